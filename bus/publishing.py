@@ -1,0 +1,137 @@
+"""Publishing: an acknowledged message is stored, once. Retries carry the same id; publishers wait for room."""
+
+import asyncio
+import uuid
+from collections.abc import Coroutine, Sequence
+from typing import Any, TypeVar
+
+import nats.errors
+from nats.js import api
+
+from bus.blobs import Blobs
+from bus.connection import Connection
+from bus.delivery import CLAIM_HEADER
+from bus.errors import BusRefused
+from bus.port import Stored
+from bus.retrying import Failure, Patience
+from bus.subjects import MESSAGE_IDS, SUBJECTS, Stream, stream_name, token
+from schemas.blobs import BlobClaimed
+from schemas.codec import encode
+from schemas.message import Message
+
+T = TypeVar("T")
+
+
+class Publisher:
+    """Publishes the messages of one run."""
+
+    def __init__(self, connection: Connection, run: str, blobs: Blobs) -> None:
+        self._connection = connection
+        self._run = run
+        self._blobs = blobs
+
+    async def publish(self, message: Message, deadline_s: float | None = None) -> Stored:
+        stream, subject = self._address(message)
+        headers = _headers(message)
+        payload = encode(message)
+        if len(payload) > min(self._connection.settings.spill_bytes, self._connection.largest_payload):
+            payload, headers = await self._spilled(payload, headers, deadline_s)
+        name = stream_name(self._run, stream)
+
+        async def request() -> api.PubAck:
+            return await self._connection.jetstream.publish(subject, payload, stream=name, headers=dict(headers))
+
+        async def advice(kind: Failure) -> str:
+            return await self._advice(name) if kind is Failure.FULL else f"waiting for stream {name}"
+
+        patience = Patience(self._connection, f"publish to {subject}", deadline_s, "publish_waiting")
+        acked = await patience.until_answered(request, subject, advice)
+        if acked.duplicate and CLAIM_HEADER in headers:
+            await self._drop_if_unclaimed(name, acked.seq, headers[CLAIM_HEADER])
+        return Stored(sequence=acked.seq, is_duplicate=bool(acked.duplicate))
+
+    async def publish_all(self, messages: Sequence[Message], window: int) -> list[Stored]:
+        gate = asyncio.Semaphore(window)
+
+        async def gated(message: Message) -> Stored:
+            async with gate:
+                return await self.publish(message)
+
+        return await all_or_cancel([gated(message) for message in messages])
+
+    def _address(self, message: Message) -> tuple[Stream, str]:
+        if type(message) not in SUBJECTS:
+            raise BusRefused(f"{message.schema_name} has no stream: put it into the key-value store")
+        run = getattr(message, "run")  # noqa: B009 - every published message has one
+        if run != self._run:
+            raise BusRefused(f"{message.schema_name} of run {run!r} on the bus of run {self._run!r}")
+        stream, subject = SUBJECTS[type(message)]
+        return stream, subject(message)
+
+    async def _spilled(
+        self, payload: bytes, headers: dict[str, str], deadline_s: float | None
+    ) -> tuple[bytes, dict[str, str]]:
+        digest = await self._blobs.put(payload, deadline_s)
+        claim = BlobClaimed(digest=digest, size_bytes=len(payload), chunks=self._blobs.chunks_of(len(payload)))
+        return encode(claim), {**headers, CLAIM_HEADER: digest}
+
+    async def _drop_if_unclaimed(self, name: str, sequence: int, digest: str) -> None:
+        """The message that stood there already may have been another, with a blob of its own."""
+
+        async def request() -> api.RawStreamMsg:
+            return await self._connection.jetstream.get_msg(name, seq=sequence)
+
+        try:
+            stored = await Patience(self._connection, f"look at {name} {sequence}").until_answered(request)
+        except BusRefused:
+            return  # it has been read and purged: its blob goes with it
+        if (stored.headers or {}).get(CLAIM_HEADER) != digest:
+            await self._blobs.drop(digest)
+
+    async def _advice(self, name: str) -> str:
+        try:
+            info = await self._connection.jetstream.stream_info(name)
+        except (nats.errors.Error, OSError):
+            return "the store is full: give the server more disk (max_file)"
+        size, limit = info.state.bytes, info.config.max_bytes or -1
+        if limit <= 0:
+            return f"stream {name} holds {size} bytes and the server's store is full: give it more disk (max_file)"
+        return (
+            f"stream {name} holds {size} of {limit} bytes: it is freed as the trainer checkpoints; "
+            "if it never is, raise bus.max_experience_bytes"
+        )
+
+
+async def all_or_cancel(coroutines: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """The results in order. The first failure cancels the rest and is raised as it is."""
+    tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
+    try:
+        return list(await asyncio.gather(*tasks))
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+def _headers(message: Message) -> dict[str, str]:
+    """What the plain `nats` command shows, and the id of which the server keeps one.
+
+    A message without an id of its own gets one for this call, so that its retries are not stored twice.
+    """
+    identify = MESSAGE_IDS.get(type(message))
+    headers = {
+        api.Header.MSG_ID.value: _safe(identify(message)) if identify else uuid.uuid4().hex,
+        "trinity-schema": message.schema_name,
+        "trinity-run": _safe(str(getattr(message, "run", ""))),
+    }
+    weights = getattr(message, "weights", None) or getattr(message, "floor", None)
+    if weights is not None:
+        headers["trinity-version"] = f"{weights.incarnation}.{weights.version}"
+    task = getattr(message, "task", None)
+    if task is not None:
+        headers["trinity-task"] = _safe(task.task_id)
+    return headers
+
+
+def _safe(value: str) -> str:
+    """A header value is one line of ASCII. Names that are not are told apart by their digest."""
+    return value if value.isascii() and value.isprintable() and value == value.strip() else token(value)

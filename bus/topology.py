@@ -1,0 +1,160 @@
+"""The streams, consumers and store of a run, and the one place that declares them. Declaring twice changes nothing."""
+
+import dataclasses
+from collections.abc import Awaitable, Callable
+
+import nats.js.errors
+import structlog
+from nats.js import api
+
+from bus.connection import Connection
+from bus.errors import BusRefused
+from bus.port import LeaseTerms
+from bus.retrying import Patience
+from bus.settings import BusSettings
+from bus.subjects import Stream, bucket_name, stream_name, stream_subjects, token
+
+log = structlog.get_logger()
+
+MARKER_TTL_S = 5
+"""How long a key that expired leaves a marker, by which those who watch the store see it go."""
+
+QUARANTINE_MEMORY_S = 30 * 24 * 3600.0
+"""A message quarantined by every reader that meets it is kept once within this time."""
+
+_NAME_IN_USE = 10058
+_STORAGE_SHORT = 10047
+
+_NEW, _OLD = api.DiscardPolicy.NEW, api.DiscardPolicy.OLD
+
+
+def stream_configs(run: str, settings: BusSettings) -> list[api.StreamConfig]:
+    """Every stream of a run, whole: an update sends the full configuration."""
+    return [
+        _log(run, Stream.TASKS, settings, retention=api.RetentionPolicy.WORK_QUEUE),
+        _log(run, Stream.EXPERIENCES, settings, max_bytes=settings.max_experience_bytes),
+        _log(run, Stream.WEIGHTS, settings, discard=_OLD, max_msgs=settings.weights_kept),
+        _log(run, Stream.METRICS, settings, discard=_OLD, max_bytes=settings.metrics_bytes),
+        _log(run, Stream.QUARANTINE, settings, duplicate_window=QUARANTINE_MEMORY_S),
+        _log(run, Stream.BLOBS, settings),
+        _store(run),
+    ]
+
+
+def queue_consumer(run: str, taskset_subject: str, terms: LeaseTerms) -> api.ConsumerConfig:
+    """The consumer that all explorers share for one taskset.
+
+    One each, because the consumers of a work queue may not overlap. Delivery has no server-side limit: after it the
+    task would stay in the stream, never delivered, so explorers count attempts themselves.
+    """
+    name = f"explorers-{taskset_subject.rpartition('.')[2]}"
+    return api.ConsumerConfig(
+        name=name,
+        durable_name=name,
+        filter_subject=taskset_subject,
+        deliver_policy=api.DeliverPolicy.ALL,
+        ack_policy=api.AckPolicy.EXPLICIT,
+        ack_wait=terms.lease_s,
+        max_deliver=-1,
+        max_ack_pending=terms.max_in_hand,
+        metadata={"trinity-run": token(run)},
+    )
+
+
+async def declare(connection: Connection, run: str, settings: BusSettings) -> None:
+    """Make what is missing and bring the rest to its declared form.
+
+    Raises:
+        BusRefused: an existing stream cannot be changed so, or the server has no room for it.
+    """
+    for config in stream_configs(run, settings):
+        patience = Patience(connection, f"declare {config.name}")
+        await patience.until_answered(_declaration(connection, config))
+
+
+def _declaration(connection: Connection, config: api.StreamConfig) -> Callable[[], Awaitable[None]]:
+    async def request() -> None:
+        js = connection.jetstream
+        try:
+            await js.add_stream(config)
+        except nats.js.errors.BadRequestError as error:
+            if error.err_code != _NAME_IN_USE:
+                raise _refusal(config, error) from error
+            await _update(connection, config)
+        except nats.js.errors.APIError as error:
+            raise _refusal(config, error) from error
+
+    return request
+
+
+async def _update(connection: Connection, config: api.StreamConfig) -> None:
+    try:
+        await connection.jetstream.update_stream(config)
+    except nats.js.errors.APIError as error:
+        raise _refusal(config, error) from error
+    log.info("stream_updated", stream=config.name)
+
+
+def _refusal(config: api.StreamConfig, error: nats.js.errors.APIError) -> Exception:
+    """What a refused declaration means; the error itself where it will pass."""
+    if error.code not in (400, 500):
+        return error
+    if error.err_code != _STORAGE_SHORT:
+        return BusRefused(
+            f"stream {config.name} is missing or has another form, and cannot be declared ({error.description}): "
+            "give the run another name, or delete the stream"
+        )
+    return BusRefused(
+        f"the server has no room for stream {config.name} of {config.max_bytes} bytes ({error.description}): "
+        "lower bus.max_experience_bytes, or give the server more disk (max_file)"
+    )
+
+
+def _log(
+    run: str,
+    stream: Stream,
+    settings: BusSettings,
+    *,
+    retention: api.RetentionPolicy = api.RetentionPolicy.LIMITS,
+    discard: api.DiscardPolicy = _NEW,
+    max_bytes: int = -1,
+    max_msgs: int = -1,
+    duplicate_window: float | None = None,
+) -> api.StreamConfig:
+    return api.StreamConfig(
+        name=stream_name(run, stream),
+        subjects=stream_subjects(run, stream),
+        retention=retention,
+        storage=api.StorageType.FILE,
+        discard=discard,
+        max_bytes=max_bytes,
+        max_msgs=max_msgs,
+        max_age=0,
+        num_replicas=1,
+        duplicate_window=settings.dedupe_window_s if duplicate_window is None else duplicate_window,
+        allow_direct=True,
+    )
+
+
+def _store(run: str) -> api.StreamConfig:
+    """The key-value store, as the client's own key-value calls and the `nats` command know it."""
+    bucket = bucket_name(run)
+    return dataclasses.replace(
+        api.StreamConfig(),
+        name=f"KV_{bucket}",
+        subjects=[f"$KV.{bucket}.>"],
+        retention=api.RetentionPolicy.LIMITS,
+        storage=api.StorageType.FILE,
+        discard=_NEW,
+        max_bytes=-1,
+        max_msgs=-1,
+        max_age=0,
+        max_msgs_per_subject=1,
+        num_replicas=1,
+        duplicate_window=120,
+        allow_direct=True,
+        allow_rollup_hdrs=True,
+        allow_msg_ttl=True,
+        deny_delete=True,
+        subject_delete_marker_ttl=MARKER_TTL_S,
+    )

@@ -1,0 +1,1 @@
+"""What is said: every message that crosses the bus, and how it becomes bytes."""

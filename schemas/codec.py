@@ -1,0 +1,95 @@
+"""Messages to bytes and back: a versioned msgpack envelope. Whatever is wrong with bytes is a `SchemaError`.
+
+The envelope is the map `{"schema": name, "version": n, "body": {...}}`.
+"""
+
+from typing import TypeVar
+
+import msgpack
+from pydantic import ValidationError
+
+from schemas.blobs import BlobClaimed
+from schemas.errors import SchemaError
+from schemas.experiences import GroupSampled, TaskAbandoned
+from schemas.message import Message
+from schemas.reports import EvaluationReported, MetricsReported, Quarantined
+from schemas.state import IncarnationTaken, LeaseHeld, MemberSeen, ReleaseProgress, RunDeclared, TrainProgress
+from schemas.tasks import TaskReleased
+from schemas.weights import WeightsAnnounced
+
+MESSAGES: dict[str, type[Message]] = {
+    message.schema_name: message
+    for message in (
+        TaskReleased,
+        GroupSampled,
+        TaskAbandoned,
+        WeightsAnnounced,
+        EvaluationReported,
+        MetricsReported,
+        Quarantined,
+        BlobClaimed,
+        RunDeclared,
+        MemberSeen,
+        LeaseHeld,
+        ReleaseProgress,
+        TrainProgress,
+        IncarnationTaken,
+    )
+}
+
+MAX_DECODED_BYTES = 1 << 30
+_ENVELOPE_KEYS = {"schema", "version", "body"}
+
+M = TypeVar("M", bound=Message)
+
+
+def encode(message: Message) -> bytes:
+    """The bytes of `message`. The same message always gives the same bytes."""
+    body = message.model_dump(mode="python")
+    packed = msgpack.packb(
+        {"schema": message.schema_name, "version": message.schema_version, "body": body}, use_bin_type=True
+    )
+    return bytes(packed)
+
+
+def decode(payload: bytes) -> Message:
+    """The message in `payload`.
+
+    Raises:
+        SchemaError: the bytes are truncated, hostile, of an unknown schema or version, or do not fit the schema.
+    """
+    envelope = _unpacked(payload)
+    name, version = envelope["schema"], envelope["version"]
+    if not isinstance(name, str) or name not in MESSAGES:
+        raise SchemaError(f"unknown schema {str(name)[:80]!r}")
+    schema = MESSAGES[name]
+    if version != schema.schema_version:
+        raise SchemaError(f"version {str(version)[:20]} of {name}, where {schema.schema_version} is known", name)
+    try:
+        return schema.model_validate(envelope["body"])
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise SchemaError(f"{name}: {where or 'message'}: {first['msg']} ({error.error_count()} in all)", name) from None
+    except (RecursionError, OverflowError) as error:
+        raise SchemaError(f"{name}: {type(error).__name__}", name) from None
+
+
+def decode_as(kind: type[M], payload: bytes) -> M:
+    """`decode`, where only one kind of message is expected."""
+    message = decode(payload)
+    if not isinstance(message, kind):
+        raise SchemaError(f"{message.schema_name} where {kind.schema_name} is expected", message.schema_name)
+    return message
+
+
+def _unpacked(payload: bytes) -> dict[str, object]:
+    if len(payload) > MAX_DECODED_BYTES:
+        raise SchemaError(f"{len(payload)} bytes, where at most {MAX_DECODED_BYTES} are decoded")
+    try:
+        envelope = msgpack.unpackb(payload, raw=False, strict_map_key=True, use_list=True)
+    except Exception as error:  # the unpacker's own errors share no base class
+        raise SchemaError(f"not msgpack: {type(error).__name__}: {str(error)[:120]}") from None
+    if not isinstance(envelope, dict) or set(envelope) != _ENVELOPE_KEYS:
+        raise SchemaError("not an envelope of schema, version and body")
+    return envelope

@@ -1,0 +1,81 @@
+"""Experiences: sampled responses with everything that training needs, published as whole groups."""
+
+from typing import ClassVar, Self
+
+import numpy as np
+from pydantic import Field, FiniteFloat, model_validator
+
+from schemas.arrays import Float32Array, Int32Array, MaskArray
+from schemas.message import Message, Value
+from schemas.tasks import TaskIdentity
+
+
+class Experience(Value):
+    """One sampled response of `T` tokens, of which the first `prompt_length` are the prompt.
+
+    `action_mask`, `logprobs` (natural log, of the sampling weights) and `token_versions` (the weight version that
+    sampled each token) have `T - prompt_length` elements. `logprobs` are those of the distribution at `temperature`.
+    """
+
+    position: int = Field(ge=0)
+    tokens: Int32Array
+    prompt_length: int = Field(ge=1)
+    action_mask: MaskArray
+    logprobs: Float32Array
+    token_versions: Int32Array
+    reward: FiniteFloat
+    metrics: dict[str, FiniteFloat] = {}
+    prompt_text: str = ""
+    response_text: str = ""
+    is_truncated: bool = False
+    step: int = 0
+    temperature: FiniteFloat = 1.0
+
+    @model_validator(mode="after")
+    def _lengths_agree(self) -> Self:
+        length = len(self.tokens) - self.prompt_length
+        if length < 1:
+            raise ValueError(f"{len(self.tokens)} tokens leave no response after a prompt of {self.prompt_length}")
+        for name in ("action_mask", "logprobs", "token_versions"):
+            if len(getattr(self, name)) != length:
+                raise ValueError(f"{name} has {len(getattr(self, name))} elements for a response of {length} tokens")
+        if int(np.max(self.action_mask)) > 1:
+            raise ValueError("action_mask holds a value other than 0 and 1")
+        if int(np.min(self.tokens)) < 0:
+            raise ValueError("a token id is negative")
+        return self
+
+    @property
+    def response_length(self) -> int:
+        return len(self.tokens) - self.prompt_length
+
+
+class GroupSampled(Message):
+    """All experiences of one task: the unit of publishing, because group advantages need the whole group."""
+
+    schema_name: ClassVar[str] = "group_sampled"
+
+    run: str
+    task: TaskIdentity
+    repeat_times: int = Field(ge=1)
+    explorer: str
+    incarnation: int = Field(default=0, ge=0)
+    experiences: tuple[Experience, ...] = Field(min_length=1)
+    attempt: int = Field(default=1, ge=1)
+    started_at: float = 0.0
+    finished_at: float = 0.0
+
+
+class TaskAbandoned(Message):
+    """A task that failed `max_deliver` times. It stands in the experience stream in place of its group, so that
+    the composition of batches remains a function of that stream alone."""
+
+    schema_name: ClassVar[str] = "task_abandoned"
+
+    run: str
+    task: TaskIdentity
+    repeat_times: int = Field(ge=1)
+    explorer: str
+    attempts: int = Field(ge=1)
+    error: str
+    abandoned_at: float = 0.0

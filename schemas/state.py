@@ -1,0 +1,105 @@
+"""The run's state in the key-value store: its declaration, its members, its leader and its progress."""
+
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+
+from schemas.message import Message, Value
+from schemas.reports import ServiceName
+from schemas.weights import WeightVersion
+
+Phase = Literal["releasing", "draining", "finished"]
+
+
+class RunDeclared(Message):
+    """Who the run is: written once, read by whoever joins."""
+
+    schema_name: ClassVar[str] = "run_declared"
+
+    run: str
+    run_dir: str
+    config: dict[str, Any]
+    declared_at: float
+
+
+class MemberSeen(Message):
+    """A heartbeat. It vanishes by its time to live when the member does not renew it."""
+
+    schema_name: ClassVar[str] = "member_seen"
+
+    service: ServiceName
+    member: str
+    host: str
+    pid: int
+    started_at: float
+    seen_at: float
+    state: str
+    weights: WeightVersion = WeightVersion()
+    tasks_in_hand: int = 0
+    versions_needed: tuple[int, ...] = ()
+    detail: dict[str, float] = {}
+
+
+class LeaseHeld(Message):
+    """A lease with its fencing term: a holder of a lower term has been superseded."""
+
+    schema_name: ClassVar[str] = "lease_held"
+
+    holder: str
+    term: int = Field(ge=1)
+    renewed_at: float
+
+
+class ReleaseProgress(Message):
+    """How far the synchronizer has released: tasks `0 .. released-1`, in batches `0 .. batches-1`."""
+
+    schema_name: ClassVar[str] = "release_progress"
+
+    term: int = Field(ge=1)
+    phase: Phase
+    released: int = Field(ge=0)
+    batches: int = Field(ge=0)
+    total_tasks: int | None = None
+    total_batches: int | None = None
+    waiting_for: str = ""
+    updated_at: float = 0.0
+
+
+class Counts(Value):
+    """What became of the messages of the experience stream that the trainer has read."""
+
+    trained: int = 0
+    filtered: dict[str, int] = {}
+    quarantined: int = 0
+    duplicates: int = 0
+    tokens_trained: int = 0
+
+
+class TrainProgress(Message):
+    """How far the trainer is: `answered_floor` is the lowest task ordinal that it has not yet seen answered,
+    `sequence_floor` the lowest sequence of the experience stream that is not in the weights."""
+
+    schema_name: ClassVar[str] = "train_progress"
+
+    weights: WeightVersion
+    step: int = Field(ge=0)
+    total_steps: int | None = None
+    answered_floor: int = Field(default=0, ge=0)
+    answered: int = Field(default=0, ge=0)
+    checkpoint_step: int = 0
+    counts: Counts = Counts()
+    reward: float | None = None
+    staleness: float | None = None
+    sequence_floor: int = Field(default=1, ge=1)
+    is_finished: bool = False
+    updated_at: float = 0.0
+
+
+class IncarnationTaken(Message):
+    """The number of times a trainer has begun this run, taken by compare-and-set."""
+
+    schema_name: ClassVar[str] = "incarnation_taken"
+
+    incarnation: int = Field(ge=1)
+    trainer: str
+    taken_at: float

@@ -1,0 +1,1 @@
+"""The evaluator: judges announced weights on the eval tasksets, each version with exactly its own weights."""

@@ -1,0 +1,72 @@
+"""One evaluation: every task of one eval taskset, answered by one engine whose weights do not change meanwhile."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from schemas.experiences import Experience
+from services.config.tree import RunConfig
+from services.inference.engine import Engine
+from services.rollout.config import TasksetConfig
+from services.rollout.errors import TaskFailed
+from services.rollout.policy import Policy, Prompting, sampling_of
+from services.rollout.runner import answer
+from services.rollout.scores import scored
+from services.rollout.tasks import released
+from services.rollout.tasksets import Taskset
+from services.rollout.workflows import workflow_named
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The metrics of one taskset under one version: `<metric>/mean@k` and so on."""
+
+    taskset: str
+    tasks: int
+    metrics: dict[str, float]
+    duration_s: float
+
+
+async def judge(config: RunConfig, engine: Engine, taskset: Taskset, settings: TasksetConfig) -> Judgement:
+    """Answer every task of `taskset` and score the answers. Tasks that fail are counted, and scored 0."""
+    started = time.monotonic()
+    room = asyncio.Semaphore(config.explorer.runner_per_model)
+    answers = await asyncio.gather(
+        *(_answered(config, engine, taskset, settings, index, room) for index in range(len(taskset)))
+    )
+    metrics = scored([_values(experiences) for experiences in answers])
+    metrics["failed_tasks"] = float(sum(not experiences for experiences in answers))
+    return Judgement(settings.name, len(answers), metrics, time.monotonic() - started)
+
+
+async def _answered(
+    config: RunConfig, engine: Engine, taskset: Taskset, settings: TasksetConfig, index: int, room: asyncio.Semaphore
+) -> Sequence[Experience]:
+    task = released(config, settings, taskset.row(index), ordinal=index, batch=0, epoch=0, index=index)
+    prompting = Prompting(
+        max_prompt_tokens=config.max_prompt_tokens,
+        enable_prompt_truncation=config.model.enable_prompt_truncation,
+        custom_chat_template=config.model.custom_chat_template,
+        enable_thinking=config.rollout_model.enable_thinking,
+    )
+    async with room:
+        try:
+            return await answer(
+                task,
+                workflow_named(task.workflow),
+                Policy(engine, sampling_of(task.rollout_args), prompting),
+                max_retry_times=config.explorer.max_retry_times,
+                max_timeout_s=config.explorer.max_timeout,
+            )
+        except TaskFailed as error:
+            log.warning("evaluation_task_failed", task=task.task.task_id, error=str(error))
+            return ()
+
+
+def _values(experiences: Sequence[Experience]) -> list[dict[str, float]]:
+    return [{"reward": experience.reward, **experience.metrics} for experience in experiences]

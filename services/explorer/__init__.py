@@ -1,0 +1,1 @@
+"""The explorer: answers tasks with one engine and publishes the experiences."""

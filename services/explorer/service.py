@@ -1,0 +1,101 @@
+"""The explorer service: pulls tasks, answers them on one engine, publishes groups.
+
+It may join and leave at any time. Asked to leave, it takes no more tasks, finishes what it can within
+`explorer.leave_timeout`, and hands back the rest.
+"""
+
+import asyncio
+
+import structlog
+
+from bus.port import Delivery
+from services.explorer.answering import Answering
+from services.explorer.weights import Adoption
+from services.inference.engine import Engine
+from services.runtime.context import Context
+
+log = structlog.get_logger()
+
+_PULL_WAIT_S = 1.0
+
+
+class Explorer:
+    """One engine and the tasks in its hands."""
+
+    def __init__(self, context: Context, engine: Engine) -> None:
+        self._context = context
+        self._engine = engine
+        self._adoption = Adoption(context, engine)
+        self._answering = Answering(context, engine, self._adoption)
+        self._in_hand: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> None:
+        """Answer tasks until the run is finished, or until asked to leave."""
+        with self._context.activities.doing("starting"):
+            await self._engine.start()
+        adopting = asyncio.create_task(self._adoption.run())
+        try:
+            await self._answer_tasks(adopting)
+            await self._leave()
+        finally:
+            adopting.cancel()
+            await self._hand_back()
+            await self._engine.stop()
+
+    async def _answer_tasks(self, adopting: asyncio.Task[None]) -> None:
+        queue = await self._context.bus.queue()
+        most = self._context.config.explorer.runner_per_model
+        while not self._context.stopping.is_set():
+            self._say_state()
+            self._raise_failures(adopting)
+            if self._engine.weights is None or len(self._in_hand) >= most:
+                await self._a_task_ends(0.2)
+                continue
+            deliveries = await queue.pull(most - len(self._in_hand), _PULL_WAIT_S)
+            for delivery in deliveries:
+                self._begin(delivery)
+            if not deliveries and not self._in_hand and await self._context.phase() == "finished":
+                log.info("run_finished")
+                return
+
+    def _begin(self, delivery: Delivery) -> None:
+        self._in_hand.add(asyncio.create_task(self._answering.handle(delivery)))
+
+    def _raise_failures(self, adopting: asyncio.Task[None]) -> None:
+        """A failure of the engine or of ourselves ends the process; its tasks are handed back."""
+        if adopting.done():
+            adopting.result()
+        done = {task for task in self._in_hand if task.done()}
+        self._in_hand -= done
+        for task in done:
+            task.result()
+
+    async def _a_task_ends(self, seconds: float) -> None:
+        if self._in_hand:
+            await asyncio.wait(self._in_hand, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        else:
+            await self._context.wait(seconds)
+
+    async def _leave(self) -> None:
+        if not self._in_hand:
+            return
+        patience_s = self._context.config.explorer.leave_timeout
+        log.info("explorer_leaving", tasks_in_hand=len(self._in_hand), leave_timeout_s=patience_s)
+        self._context.member.state = "leaving"
+        done, rest = await asyncio.wait(self._in_hand, timeout=patience_s)
+        log.info("explorer_left", finished=len(done), handed_back=len(rest))
+
+    async def _hand_back(self) -> None:
+        for task in self._in_hand:
+            task.cancel()
+        await asyncio.gather(*self._in_hand, return_exceptions=True)
+
+    def _say_state(self) -> None:
+        member = self._context.member
+        load = self._engine.load_now()
+        member.tasks_in_hand = len(self._in_hand)
+        member.detail = {"requests": float(load.requests), "tokens_sampled": float(load.tokens_sampled)}
+        if self._engine.weights is None:
+            member.state = "waiting for weights"
+        else:
+            member.state = "sampling" if self._in_hand else "waiting for tasks"

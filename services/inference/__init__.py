@@ -1,0 +1,1 @@
+"""Engines that sample, behind one port, with the loading of announced weights."""

@@ -1,0 +1,30 @@
+"""The one place that chooses an engine."""
+
+from services.config.tree import RunConfig
+from services.inference.engine import Engine
+
+
+def build_engine(config: RunConfig) -> Engine:
+    """The engine of the rollout model. Heavy libraries are imported when it starts, not before."""
+    model = config.rollout_model
+    if model.engine_type == "fake":
+        from services.inference.fake import FakeEngine
+
+        return FakeEngine()
+    from services.inference.vllm_engine import VllmEngine, VllmSettings
+
+    return VllmEngine(
+        VllmSettings(
+            model_path=model.model_path or config.model.model_path,
+            dtype=model.dtype,
+            max_model_len=model.max_model_len,
+            tensor_parallel_size=model.tensor_parallel_size,
+            gpu_memory_utilization=model.gpu_memory_utilization,
+            enforce_eager=model.enforce_eager,
+            enable_prefix_caching=model.enable_prefix_caching,
+            max_num_seqs=max(16, config.explorer.runner_per_model * config.repeat_times),
+            seed=model.seed,
+            trust_remote_code=model.trust_remote_code or config.model.trust_remote_code,
+            extra=dict(model.extra_engine_args),
+        )
+    )

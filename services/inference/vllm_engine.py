@@ -1,0 +1,184 @@
+"""A vLLM engine in this process, with weights that change while requests are in flight.
+
+A version is adopted by pausing the scheduler with its requests kept, dropping every cached key and value, loading, and
+going on: the cache of tokens sampled earlier is computed anew, so that each later token has the log-prob that the new
+weights give it in its whole context.
+"""
+
+import asyncio
+import os
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import numpy as np
+import structlog
+
+from schemas.weights import WeightVersion
+from services.inference.engine import Completion, EngineDied, EngineLoad, Sampling, Tokenizer
+
+log = structlog.get_logger()
+
+_EXTENSION = "services.inference.vllm_extension.WeightLoading"
+
+
+@dataclass(frozen=True)
+class VllmSettings:
+    """What an engine is started with. `extra` goes to vLLM's `AsyncEngineArgs` as it is."""
+
+    model_path: str
+    dtype: str = "bfloat16"
+    max_model_len: int | None = None
+    tensor_parallel_size: int = 1
+    gpu_memory_utilization: float = 0.9
+    enforce_eager: bool = False
+    enable_prefix_caching: bool = True
+    max_num_seqs: int = 64
+    seed: int = 0
+    trust_remote_code: bool = False
+    kv_cache_gib: int = 1
+    cpu_threads: int | None = None
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+class VllmEngine:
+    """`services.inference.engine.Engine` over vLLM's `AsyncLLM`."""
+
+    def __init__(self, settings: VllmSettings) -> None:
+        self._settings = settings
+        self._llm: Any = None
+        self._tokenizer: Tokenizer | None = None
+        self._weights: WeightVersion | None = None
+        self._requests = 0
+        self._tokens_sampled = 0
+        self._loading = asyncio.Lock()
+
+    @property
+    def weights(self) -> WeightVersion | None:
+        return self._weights
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        if self._tokenizer is None:
+            raise RuntimeError("the engine has not been started")
+        return self._tokenizer
+
+    async def start(self) -> None:
+        _set_environment(self._settings)
+        from vllm.engine.arg_utils import AsyncEngineArgs
+        from vllm.v1.engine.async_llm import AsyncLLM
+
+        arguments = AsyncEngineArgs(**_engine_arguments(self._settings))
+        self._llm = AsyncLLM.from_engine_args(arguments)
+        self._tokenizer = cast(Tokenizer, self._llm.get_tokenizer())
+        log.info("engine_started", engine="vllm", model=self._settings.model_path, dtype=self._settings.dtype)
+
+    async def sample(self, prompt_ids: Sequence[int], sampling: Sampling) -> Completion:
+        self._requests += 1
+        try:
+            result = None
+            async for output in self._llm.generate(
+                {"prompt_token_ids": list(prompt_ids)}, _sampling_params(sampling), request_id=uuid.uuid4().hex
+            ):
+                result = output
+        except Exception as error:
+            if self._llm.errored:
+                raise EngineDied(str(error)) from error
+            raise
+        finally:
+            self._requests -= 1
+        if result is None or not result.finished:
+            raise RuntimeError("the engine ended the request without an answer")
+        completion = _completion(result.outputs[0])
+        self._tokens_sampled += len(completion.token_ids)
+        return completion
+
+    async def load(self, directory: str, weights: WeightVersion) -> None:
+        async with self._loading:
+            await self._llm.pause_generation(mode="keep", clear_cache=True)
+            try:
+                await self._llm.collective_rpc("load_announced", args=(directory,))
+                await self._llm.update_weight_version(str(weights.version))
+                self._weights = weights
+            finally:
+                await self._llm.resume_generation()
+
+    def load_now(self) -> EngineLoad:
+        return EngineLoad(requests=self._requests, tokens_sampled=self._tokens_sampled)
+
+    async def stop(self) -> None:
+        if self._llm is not None:
+            self._llm.shutdown()
+            self._llm = None
+
+
+def _set_environment(settings: VllmSettings) -> None:
+    """vLLM reads these when it is imported. What the user has set stays."""
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+    os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", str(settings.kv_cache_gib))
+    os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+    if settings.cpu_threads is not None:
+        os.environ.setdefault("OMP_NUM_THREADS", str(settings.cpu_threads))
+
+
+def _engine_arguments(settings: VllmSettings) -> dict[str, Any]:
+    arguments: dict[str, Any] = {
+        "model": settings.model_path,
+        "dtype": settings.dtype,
+        "max_model_len": settings.max_model_len,
+        "tensor_parallel_size": settings.tensor_parallel_size,
+        "gpu_memory_utilization": settings.gpu_memory_utilization,
+        "enforce_eager": settings.enforce_eager,
+        "enable_prefix_caching": settings.enable_prefix_caching,
+        "max_num_seqs": settings.max_num_seqs,
+        "seed": settings.seed,
+        "trust_remote_code": settings.trust_remote_code,
+        "worker_extension_cls": _EXTENSION,
+        "logprobs_mode": "processed_logprobs",
+        "disable_log_stats": True,
+    }
+    return {**arguments, **settings.extra}
+
+
+def _sampling_params(sampling: Sampling) -> Any:
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    return SamplingParams(
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        top_k=sampling.top_k,
+        max_tokens=sampling.max_tokens,
+        min_tokens=sampling.min_tokens,
+        repetition_penalty=sampling.repetition_penalty,
+        stop=list(sampling.stop) or None,
+        include_stop_str_in_output=True,
+        seed=sampling.seed,
+        ignore_eos=sampling.ignore_eos,
+        logprobs=0,
+        output_kind=RequestOutputKind.FINAL_ONLY,
+    )
+
+
+def _completion(output: Any) -> Completion:
+    token_ids = np.asarray(output.token_ids, dtype=np.int32)
+    pairs = zip(output.token_ids, output.logprobs, strict=True)
+    logprobs = np.asarray([candidates[token].logprob for token, candidates in pairs], dtype=np.float32)
+    return Completion(
+        token_ids=token_ids,
+        logprobs=logprobs,
+        token_versions=_token_versions(output.weight_versions, len(token_ids)),
+        text=output.text,
+        is_truncated=output.finish_reason == "length",
+    )
+
+
+def _token_versions(spans: Any, length: int) -> np.ndarray[Any, np.dtype[np.int32]]:
+    """One version per token, from vLLM's spans `[start, end)` of equally labelled tokens."""
+    versions = np.full(length, -1, dtype=np.int32)
+    for span in spans or ():
+        versions[span.start : span.end] = int(span.version)
+    if (versions < 0).any():
+        raise RuntimeError("the engine did not say which weights sampled every token")
+    return versions

@@ -1,0 +1,185 @@
+"""One run on this machine, from the first process to the summary."""
+
+import asyncio
+import contextlib
+import json
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import structlog
+import yaml
+from rich.console import Console
+
+from bus.errors import BusError
+from bus.port import Bus
+from bus.server import LocalServer
+from schemas.state import RunDeclared
+from services.account.snapshot import snapshot
+from services.account.summary import summarize
+from services.config.tree import RunConfig
+from services.launcher.child import Child, ChildFailed
+from services.launcher.plans import plans
+from services.launcher.view import watch
+from services.runtime.bus_access import forget_address, join, known_url, leave_address, local_server
+from services.runtime.durable import write_file
+from services.runtime.keys import DECLARED
+
+log = structlog.get_logger()
+
+CONFIG_FILE = "config.yaml"
+SUMMARY_FILE = "summary.json"
+_DRAIN_S = 120.0
+_BUS_POLL_S = 0.5
+
+
+def prepared(config: RunConfig) -> RunConfig:
+    """The run to start: under another name where the directory is in use and the run is not to be continued."""
+    if config.continue_from_checkpoint or config.mode != "both" or not _is_used(config.run_dir):
+        return config
+    name = f"{config.name}_{time.strftime('%Y%m%d%H%M%S')}"
+    log.info("run_renamed", name=name, reason=f"{config.run_dir} is in use, and continue_from_checkpoint is false")
+    return config.model_copy(update={"name": name})
+
+
+async def launch(config: RunConfig, console: Console) -> int:
+    """Start the services of `config.mode`, show progress until they end, and write the summary.
+
+    Returns the exit status: 0 for a finished run, 1 when a service failed for good, 130 when it was interrupted.
+    """
+    started_at = time.time()
+    config.run_dir.mkdir(parents=True, exist_ok=True)
+    server = await _own_bus(config)
+    try:
+        bus = await join(config, "launcher")
+        await _declare(config, bus)
+        status = await _supervised(config, bus, server, console)
+        if config.mode in ("both", "train"):
+            await _summarize(config, bus, started_at, console)
+        await bus.close()
+        return status
+    finally:
+        if server is not None:
+            await server.stop()
+            forget_address(config.run_dir)
+
+
+async def _own_bus(config: RunConfig) -> LocalServer | None:
+    """A bus for this run alone, when mode is `both` and none is configured."""
+    if config.mode != "both" or known_url(config) is not None:
+        return None
+    server = local_server(config)
+    await server.start()
+    leave_address(config.run_dir, server.url)
+    return server
+
+
+async def _declare(config: RunConfig, bus: Bus) -> None:
+    plain = config.model_dump(mode="json")
+    if await bus.get(DECLARED) is None:
+        declared = RunDeclared(run=bus.run, run_dir=str(config.run_dir), config=plain, declared_at=time.time())
+        await bus.put(DECLARED, declared)
+
+
+async def _supervised(config: RunConfig, bus: Bus, server: LocalServer | None, console: Console) -> int:
+    """Run the children to their end. Ctrl-C or SIGTERM drains them; a second one ends them at once."""
+    children = [Child(plan) for plan in plans(config, _write_config(config))]
+    interrupted = _on_interrupt()
+    watching = asyncio.create_task(_watch(bus, console))
+    keeping = asyncio.create_task(_keep_bus(server))
+    running = [asyncio.create_task(child.supervise()) for child in children]
+    try:
+        all_done = asyncio.gather(*running)
+        interrupting = asyncio.create_task(interrupted.wait())
+        await asyncio.wait([all_done, interrupting], return_when=asyncio.FIRST_COMPLETED)
+        if not all_done.done():
+            console.print("stopping: services finish or hand back what they hold (again to stop at once)")
+            await _drain(children, interrupted)
+            await asyncio.gather(all_done, return_exceptions=True)
+            return 130
+        interrupting.cancel()
+        all_done.result()
+        return 0
+    except ChildFailed as error:
+        console.print(f"[red]error:[/red] {error}", highlight=False)
+        await _drain(children, interrupted)
+        return 1
+    finally:
+        for task in (watching, keeping, *running):
+            task.cancel()
+        await asyncio.gather(watching, keeping, *running, return_exceptions=True)
+
+
+async def _drain(children: list[Child], interrupted: asyncio.Event) -> None:
+    interrupted.clear()
+    stopping = asyncio.gather(*(child.stop(_DRAIN_S) for child in children))
+    again = asyncio.create_task(interrupted.wait())
+    await asyncio.wait([stopping, again], return_when=asyncio.FIRST_COMPLETED)
+    again.cancel()
+    if not stopping.done():
+        await asyncio.gather(*(child.stop(0.0) for child in children))
+        stopping.cancel()
+
+
+async def _keep_bus(server: LocalServer | None) -> None:
+    """Start our own bus again, on the same port and store, when it dies."""
+    while server is not None:
+        await asyncio.sleep(_BUS_POLL_S)
+        if not server.is_running:
+            log.warning("bus_restarting", url=server.url)
+            with contextlib.suppress(BusError):
+                await server.start()
+
+
+async def _watch(bus: Bus, console: Console) -> None:
+    while True:
+        try:
+            await watch(console, lambda: snapshot(bus))
+        except BusError as error:
+            log.warning("view_waits_for_bus", error=str(error))
+            await asyncio.sleep(1.0)
+
+
+def _on_interrupt() -> asyncio.Event:
+    interrupted = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, interrupted.set)
+    return interrupted
+
+
+def _write_config(config: RunConfig) -> Path:
+    """The resolved configuration, which every service of this launcher reads."""
+    suffix = "" if config.mode == "both" else f".{config.mode}-{config.explorer.name}"
+    path = config.run_dir / f"{CONFIG_FILE.removesuffix('.yaml')}{suffix}.yaml"
+    write_file(path, yaml.safe_dump(config.model_dump(mode="json", exclude_unset=True), sort_keys=False))
+    return path
+
+
+async def _summarize(config: RunConfig, bus: Bus, started_at: float, console: Console) -> None:
+    summary = await summarize(bus, started_at)
+    path = config.run_dir / SUMMARY_FILE
+    write_file(path, json.dumps(summary, indent=2) + "\n")
+    for text in summary_lines(summary):
+        console.print(text, highlight=False, soft_wrap=True)
+    console.print(f"summary: {path}", highlight=False, soft_wrap=True)
+
+
+def summary_lines(summary: dict[str, Any]) -> list[str]:
+    """The summary in a few lines for a person."""
+    tasks, experiences, tokens = summary["tasks"], summary["experiences"], summary["tokens"]
+    lines = [
+        f"{summary['run']}: {summary['phase']} after {summary['steps']} steps in {summary['wall_s']:.0f} s",
+        f"tasks: {tasks['released']} released, {tasks['answered']} answered, {tasks['quarantined']} quarantined",
+        f"experiences: {experiences['published']} published, {experiences['trained']} trained, "
+        f"{experiences['waiting']} waiting, {experiences['duplicates']} duplicates, {experiences['lost']} lost",
+        f"tokens: {tokens['sampled']} sampled, {tokens['trained']} trained",
+    ]
+    for evaluation in summary["evaluations"]:
+        scores = ", ".join(f"{name} {value:.3f}" for name, value in sorted(evaluation["metrics"].items()))
+        lines.append(f"version {evaluation['version']} on {evaluation['taskset']}: {scores}")
+    return lines
+
+
+def _is_used(run_dir: Path) -> bool:
+    return run_dir.is_dir() and any(run_dir.iterdir())

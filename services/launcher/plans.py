@@ -1,0 +1,42 @@
+"""Which services a mode starts on this machine, and where they run."""
+
+from pathlib import Path
+
+from schemas.reports import ServiceName
+from services.config.tree import RunConfig
+from services.launcher.child import ChildPlan
+
+
+def plans(config: RunConfig, config_path: Path) -> list[ChildPlan]:
+    """The services of `config.mode`, in the order in which they are started."""
+    explorers = [_numbered(config.explorer.name, number) for number in range(config.explorer.rollout_model.engine_num)]
+    evaluators = [_owned("evaluator", config)] if config.eval_tasksets else []
+    names: dict[str, list[tuple[ServiceName, str]]] = {
+        "both": [
+            ("synchronizer", "synchronizer"),
+            ("trainer", config.trainer.name),
+            *(("explorer", name) for name in explorers),
+            *(("evaluator", name) for name in evaluators),
+            ("monitor", "monitor"),
+        ],
+        "explore": [
+            ("synchronizer", _owned("synchronizer", config)),
+            *(("explorer", name) for name in explorers),
+            *(("evaluator", name) for name in evaluators),
+        ],
+        "train": [("trainer", config.trainer.name), ("monitor", "monitor")],
+        "bench": [("evaluator", "evaluator"), ("monitor", "monitor")],
+    }
+    log_dir = Path(config.log.save_dir) if config.log.save_dir else config.run_dir / "log"
+    return [
+        ChildPlan(service, name, config_path, log_dir / f"{name}.log") for service, name in names[config.mode]
+    ]
+
+
+def _numbered(name: str, number: int) -> str:
+    return name if number == 0 else f"{name}_{number}"
+
+
+def _owned(service: str, config: RunConfig) -> str:
+    """A name of its own beside each explorer side, of which there may be several in one run."""
+    return service if config.mode == "both" else f"{service}-{config.explorer.name}"

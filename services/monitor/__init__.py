@@ -1,0 +1,1 @@
+"""The monitor: turns the metrics stream into a TensorBoard record."""

@@ -1,0 +1,1 @@
+"""What explorer and evaluator share: tasksets, workflows and rewards."""

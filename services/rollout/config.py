@@ -1,0 +1,181 @@
+"""What may change about data: tasksets, the formats of their rows, and the experience buffer."""
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from services.config.section import Section
+from services.inference.config import GenerationConfig
+
+DEFAULT_WORKFLOW = "math_workflow"
+
+
+class FormatConfig(Section):
+    """Which fields of a row hold what."""
+
+    prompt_type: Literal["messages", "plaintext", "chatpair"] = "messages"
+    prompt_key: str = "prompt"
+    response_key: str = "response"
+    system_prompt_key: str | None = None
+    system_prompt: str | None = None
+    messages_key: str = "message"
+    tools_key: str = "tools"
+    image_key: str | None = None
+    video_key: str | None = None
+    reply_prefix: str | None = None
+    workflow_key: str = ""
+    reward_fn_key: str = ""
+    chosen_key: str = "chosen"
+    rejected_key: str = "rejected"
+    enable_concatenated_multi_turn: bool = False
+    chat_template: str | None = None
+    enable_thinking: bool | None = None
+
+
+class DataSelectorConfig(Section):
+    """In which order rows are taken."""
+
+    selector_type: str | None = "sequential"
+    seed: int = 42
+    feature_keys: list[str] = Field(default_factory=list)
+    kwargs: dict[str, Any] = Field(default_factory=dict)
+
+
+class ReplayBufferConfig(Section):
+    """Training on an experience more than once."""
+
+    enable: bool = False
+    priority_fn: str = "linear_decay"
+    reuse_cooldown_time: float | None = None
+    priority_fn_args: dict[str, Any] = Field(default_factory=lambda: {"decay": 2.0})
+
+
+class _Rows(Section):
+    """What every store of rows has: its name, its place, and how to read it."""
+
+    name: str = ""
+    path: str | None = None
+    split: str = "train"
+    subset_name: str | None = None
+    format: FormatConfig = FormatConfig()
+    data_selector: DataSelectorConfig = DataSelectorConfig()
+    index: int = 0
+    batch_size: int = 0
+    total_epochs: int = 1
+    total_steps: int | None = None
+    max_retry_times: int = 3
+    max_retry_interval: float = 1.0
+    enable_progress_bar: bool | None = False
+    ray_namespace: str | None = None
+
+
+class TasksetConfig(_Rows):
+    """One set of tasks. With `storage_type: reasoning_gym`, `path` names the generator.
+
+    `repeat_times` counts the answers to a task: of an evaluation, 1 when unset; in training the algorithm decides.
+    """
+
+    storage_type: Literal["file", "sql", "reasoning_gym"] = "file"
+    generator_args: dict[str, Any] = Field(default_factory=dict)
+    default_workflow_type: str | None = None
+    default_reward_fn_type: str | None = None
+    rollout_args: GenerationConfig = GenerationConfig()
+    workflow_args: dict[str, Any] = Field(default_factory=dict)
+    reward_fn_args: dict[str, Any] = Field(default_factory=dict)
+    task_selector: DataSelectorConfig | None = None
+    repeat_times: int | None = None
+    is_eval: bool = False
+
+
+class ExperienceBufferConfig(_Rows):
+    """The stream between explorers and trainer (`queue`), or a store of ready-made experiences."""
+
+    storage_type: Literal["queue", "sql", "file"] = "queue"
+    capacity: int = 10000
+    max_read_timeout: float = 1800.0
+    replay_buffer: ReplayBufferConfig | None = ReplayBufferConfig()
+    schema_type: str | None = None
+    tokenizer_path: str | None = None
+
+
+class StorageConfig(ExperienceBufferConfig):
+    """A store for either tasks or experiences, as `explorer_output` takes it."""
+
+    storage_type: Literal["queue", "sql", "file"] = "file"
+    repeat_times: int | None = None
+    default_workflow_type: str | None = None
+    default_reward_fn_type: str | None = None
+    rollout_args: GenerationConfig = GenerationConfig()
+    workflow_args: dict[str, Any] = Field(default_factory=dict)
+    reward_fn_args: dict[str, Any] = Field(default_factory=dict)
+    wrap_in_ray: bool = True
+    is_eval: bool = False
+
+
+class ExplorerInput(Section):
+    """The tasks to explore and to evaluate on, and what tasksets share; `taskset` and `tasksets` exclude each other."""
+
+    taskset: TasksetConfig | None = None
+    tasksets: list[TasksetConfig] = Field(default_factory=list)
+    eval_tasksets: list[TasksetConfig] = Field(default_factory=list)
+    default_workflow_type: str | None = None
+    default_eval_workflow_type: str | None = None
+    default_reward_fn_type: str | None = None
+
+
+class TrainerInput(Section):
+    """Where the trainer reads from."""
+
+    experience_buffer: ExperienceBufferConfig | None = None
+    auxiliary_buffers: dict[str, ExperienceBufferConfig] = Field(default_factory=dict)
+
+
+class BufferConfig(Section):
+    """Sizes and lengths: `batch_size` counts tasks, `train_batch_size` experiences (0: batch_size * repeat_times)."""
+
+    batch_size: int | None = None
+    train_batch_size: int = 0
+    total_epochs: int = 1
+    total_steps: int | None = None
+    explorer_input: ExplorerInput = ExplorerInput()
+    trainer_input: TrainerInput = TrainerInput()
+    explorer_output: StorageConfig | None = None
+    tokenizer_path: str | None = None
+    cache_dir: str | None = None
+
+
+class OperatorConfig(Section):
+    """One step of a data pipeline."""
+
+    name: str = ""
+    args: dict[str, Any] = Field(default_factory=dict)
+
+
+class ExperiencePipelineConfig(Section):
+    """What happens to experiences between explorer and trainer."""
+
+    operators: list[OperatorConfig] = Field(default_factory=list)
+    save_input: bool = True
+    input_save_path: str | None = None
+    inputs: dict[str, ExperienceBufferConfig] = Field(default_factory=dict)
+    output: ExperienceBufferConfig | None = None
+
+
+class TaskPipelineConfig(Section):
+    """What happens to tasks before they are explored."""
+
+    operators: list[OperatorConfig] = Field(default_factory=list)
+    num_process: int = 4
+    config_path: str | None = None
+    inputs: list[str] = Field(default_factory=list)
+    output: TasksetConfig | None = None
+    target_fields: list[str] = Field(default_factory=list)
+    priority_weights: dict[str, float] = Field(default_factory=dict)
+    top_k: int = -1
+
+
+class DataProcessorConfig(Section):
+    """The two data pipelines."""
+
+    task_pipeline: TaskPipelineConfig | None = None
+    experience_pipeline: ExperiencePipelineConfig = ExperiencePipelineConfig()

@@ -1,0 +1,154 @@
+"""The policy as a workflow sees it: text or messages in, one sampled response out, ready to become an experience.
+
+The tokens of a `Sampled` are those that the engine saw and sampled: text is never tokenized a second time.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self
+
+import numpy as np
+
+from schemas.experiences import Experience
+from services.inference.engine import Completion, Engine, Sampling
+from services.rollout.errors import EmptyResponse, PromptTooLong
+
+Messages = Sequence[Mapping[str, str]]
+
+
+@dataclass(frozen=True)
+class Prompting:
+    """How prompts are made. What is None is left to the tokenizer; `max_prompt_tokens` None is no limit."""
+
+    max_prompt_tokens: int | None = None
+    enable_prompt_truncation: bool = True
+    custom_chat_template: str | None = None
+    enable_thinking: bool | None = None
+
+
+NO_LIMITS = Prompting()
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """One response with the prompt it answers. A truncated prompt is there, but is not to be learned from."""
+
+    prompt_ids: tuple[int, ...]
+    prompt_text: str
+    completion: Completion
+    is_prompt_truncated: bool = False
+
+    @property
+    def text(self) -> str:
+        return self.completion.text
+
+    def experience(
+        self,
+        position: int,
+        reward: float,
+        metrics: Mapping[str, float] | None = None,
+        *,
+        step: int = 0,
+        is_masked: bool = False,
+    ) -> Experience:
+        """The experience of this response. Where `is_masked`, no token of it is trained on.
+
+        Of a truncated prompt it is a masked one with reward 0 and the metric `prompt_truncated`.
+        """
+        if self.is_prompt_truncated:
+            reward, metrics, is_masked = 0.0, {"prompt_truncated": 1.0}, True
+        completion = self.completion
+        length = len(completion.token_ids)
+        return Experience(
+            position=position,
+            tokens=np.concatenate([np.asarray(self.prompt_ids, dtype=np.int32), completion.token_ids]),
+            prompt_length=len(self.prompt_ids),
+            action_mask=np.zeros(length, np.uint8) if is_masked else np.ones(length, np.uint8),
+            logprobs=completion.logprobs,
+            token_versions=completion.token_versions,
+            reward=reward,
+            metrics=dict(metrics or {}),
+            prompt_text=self.prompt_text,
+            response_text=completion.text,
+            is_truncated=completion.is_truncated,
+            step=step,
+        )
+
+
+class Policy:
+    """An engine together with the sampling arguments of one task."""
+
+    def __init__(self, engine: Engine, sampling: Sampling, prompting: Prompting = NO_LIMITS) -> None:
+        self.engine = engine
+        self.sampling = sampling
+        self.prompting = prompting
+
+    def at(self, position: int) -> Self:
+        """The policy for one of several answers to a task: with a seed, each has its own, or all would be the same."""
+        if self.sampling.seed is None:
+            return self
+        sampling = replace(self.sampling, seed=self.sampling.seed + position)
+        return type(self)(self.engine, sampling, self.prompting)
+
+    async def complete(self, prompt: str) -> Sampled:
+        """Continue plain text.
+
+        Raises:
+            PromptTooLong: the prompt is over the limit, and truncation is off.
+            EmptyResponse: no token was sampled.
+        """
+        return await self._sample(prompt, self.engine.tokenizer.encode(prompt))
+
+    async def chat(
+        self,
+        messages: Messages,
+        *,
+        chat_template: str | None = None,
+        enable_thinking: bool | None = None,
+        add_generation_prompt: bool = True,
+    ) -> Sampled:
+        """Answer a conversation, laid out by the chat template. A last message of the assistant is continued.
+
+        `chat_template` and `enable_thinking` go before those of `prompting`. Errors as of `complete`.
+        """
+        is_begun = messages[-1]["role"] == "assistant"
+        options: dict[str, Any] = {
+            "tokenize": False,
+            "add_generation_prompt": add_generation_prompt and not is_begun,
+            "continue_final_message": is_begun,
+            "chat_template": chat_template or self.prompting.custom_chat_template,
+            "enable_thinking": self.prompting.enable_thinking if enable_thinking is None else enable_thinking,
+        }
+        set_options = {name: value for name, value in options.items() if value is not None}
+        conversation = [dict(message) for message in messages]
+        prompt = str(self.engine.tokenizer.apply_chat_template(conversation, **set_options))
+        return await self._sample(prompt, self.engine.tokenizer.encode(prompt, add_special_tokens=False))
+
+    async def _sample(self, prompt: str, prompt_ids: Sequence[int]) -> Sampled:
+        limit = self.prompting.max_prompt_tokens
+        is_too_long = limit is not None and len(prompt_ids) > limit
+        sampling = self.sampling
+        if limit is not None and is_too_long:
+            if not self.prompting.enable_prompt_truncation:
+                raise PromptTooLong(len(prompt_ids), limit)
+            prompt_ids = prompt_ids[len(prompt_ids) - limit :]
+            prompt = self.engine.tokenizer.decode(prompt_ids)
+            sampling = replace(sampling, max_tokens=1, min_tokens=0)  # masked: one true token keeps its shape
+        if not prompt_ids:
+            raise EmptyResponse("the prompt has no tokens, so nothing can be sampled")
+        completion = await self.engine.sample(prompt_ids, sampling)
+        if len(completion.token_ids) == 0:
+            raise EmptyResponse(f"no token was sampled for a prompt of {len(prompt_ids)} tokens")
+        return Sampled(tuple(prompt_ids), prompt, completion, is_too_long)
+
+
+def sampling_of(rollout_args: Mapping[str, Any]) -> Sampling:
+    """Sampling arguments from those that a task carries; what is absent or None keeps the engine's default.
+
+    Arguments that are no business of one request (`n`, `logprobs`) are left out.
+    """
+    known = {field.name for field in fields(Sampling)}
+    chosen = {name: value for name, value in rollout_args.items() if name in known and value is not None}
+    if "stop" in chosen:
+        chosen["stop"] = tuple(chosen["stop"])
+    return Sampling(**chosen)

@@ -1,0 +1,58 @@
+"""The life of one service process: logs, signals, bus and heartbeat around the service itself."""
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from bus.errors import BusError
+from bus.port import Bus
+from schemas.reports import ServiceName
+from services.config.tree import RunConfig
+from services.runtime.bus_access import join
+from services.runtime.context import Context
+from services.runtime.member import Member, beat
+
+log = structlog.get_logger()
+
+Run = Callable[[Context], Awaitable[None]]
+
+EXIT_FAILED = 1
+
+
+def member_name(service: ServiceName, name: str | None = None) -> str:
+    """A name that no other member of the run has, unless one was given."""
+    return name or f"{service}-{socket.gethostname()}-{os.getpid()}"
+
+
+async def host(config: RunConfig, service: ServiceName, name: str, run: Run) -> int:
+    """Run one service until it ends by itself or is told to (SIGTERM, SIGINT). Returns the process's exit status."""
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    bus = await join(config, name)
+    member = Member(service, name)
+    synchronizer = config.synchronizer
+    beating = asyncio.create_task(beat(bus, member, synchronizer.heartbeat_interval, synchronizer.member_timeout))
+    log.info("service_started", member=name, run=config.run_name, bus=bus.url, pid=os.getpid())
+    try:
+        await run(Context(config, bus, member, stopping))
+    except Exception as error:  # noqa: BLE001 - the boundary: said once, and told to whoever started us by the status
+        log.error("service_failed", member=name, error=f"{type(error).__name__}: {error}", exc_info=True)
+        return EXIT_FAILED
+    finally:
+        beating.cancel()
+        await asyncio.gather(beating, return_exceptions=True)
+        await _close(bus)
+    log.info("service_ended", member=name)
+    return 0
+
+
+async def _close(bus: Bus) -> None:
+    try:
+        await bus.close()
+    except BusError as error:
+        log.warning("bus_not_closed", error=str(error))

@@ -1,0 +1,1 @@
+"""The synchronizer: decides which tasks may start under which weights."""

@@ -1,0 +1,1 @@
+"""Where the model lives: veRL's FSDP engine on Ray, behind one port, and a fake for tests."""

@@ -1,0 +1,62 @@
+"""One rank of the trainer, inside a Ray actor: veRL's training worker, with weights written in Hugging Face layout."""
+
+import os
+import shutil
+from pathlib import Path
+
+import torch
+import torch.distributed
+from verl.single_controller.base.decorator import Dispatch, register
+from verl.utils.device import get_device_name
+from verl.workers.config import TrainingWorkerConfig
+from verl.workers.engine_workers import TrainingWorker
+
+_WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".index.json", ".h5", ".msgpack")
+_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+
+
+class FsdpWorker(TrainingWorker):  # type: ignore[misc]
+    """veRL's worker. On the CPU it opens the process group itself: veRL would ask for gloo twice over."""
+
+    def __init__(self, config: TrainingWorkerConfig) -> None:
+        if get_device_name() == "cpu":
+            _join_gloo()
+            from services.trainer.backends.verl_platform import register_engine
+
+            register_engine()
+            torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+        super().__init__(config)
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def write_weights(self, directory: str, dtype: str) -> None:
+        """Gather every parameter on rank 0, which writes them as safetensors of `dtype`."""
+        parameters, _ = self.engine.get_per_tensor_param()
+        is_writer = torch.distributed.get_rank() == 0
+        gathered: dict[str, torch.Tensor] = {}
+        for name, parameter in parameters:
+            if is_writer:
+                gathered[name] = parameter.detach().to("cpu", _DTYPES[dtype], copy=True).contiguous()
+        if is_writer:
+            self._write(Path(directory), gathered)
+        torch.distributed.barrier()
+
+    def _write(self, directory: Path, parameters: dict[str, torch.Tensor]) -> None:
+        from huggingface_hub import save_torch_state_dict
+
+        if getattr(self.model_config.hf_config, "tie_word_embeddings", False):
+            parameters.pop("lm_head.weight", None)
+        save_torch_state_dict(parameters, directory)
+        for file in Path(self.model_config.local_path).iterdir():
+            if file.is_file() and not file.name.endswith(_WEIGHT_SUFFIXES):
+                shutil.copyfile(file, directory / file.name)
+
+
+def _join_gloo() -> None:
+    if not torch.distributed.is_initialized():
+        torch.distributed.init_process_group(
+            "gloo",
+            rank=int(os.environ["RANK"]),
+            world_size=int(os.environ["WORLD_SIZE"]),
+            init_method=os.environ.get("DIST_INIT_METHOD"),
+        )
+

@@ -1,0 +1,92 @@
+"""What may change about training: the algorithm, the optimizer, and how the trainer is spread over devices."""
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from services.config.section import Section
+
+Precision = Literal["fp32", "bf16"]
+
+
+class OptimizerConfig(Section):
+    """The optimizer and its learning-rate schedule."""
+
+    lr: float = 1e-6
+    lr_warmup_steps: int = -1
+    lr_warmup_steps_ratio: float = 0.0
+    min_lr_ratio: float = 0.01
+    warmup_style: str | None = None
+    lr_scheduler_type: str = "constant"
+    optimizer_type: str = "adam"
+    betas: list[float] = Field(default_factory=lambda: [0.9, 0.999])
+    weight_decay: float = 0.01
+    clip_grad: float = 1.0
+
+
+class AlgorithmConfig(Section):
+    """The algorithm and its parts; an unset part is the one that `algorithm_type` names."""
+
+    algorithm_type: str = "ppo"
+    repeat_times: int | None = None
+    optimizer: OptimizerConfig = OptimizerConfig()
+    sample_strategy: str | None = None
+    sample_strategy_args: dict[str, Any] | None = None
+    advantage_fn: str | None = None
+    advantage_fn_args: dict[str, Any] | None = None
+    kl_penalty_fn: str | None = None
+    kl_penalty_fn_args: dict[str, Any] | None = None
+    policy_loss_fn: str | None = None
+    policy_loss_fn_args: dict[str, Any] | None = None
+    kl_loss_fn: str | None = None
+    kl_loss_fn_args: dict[str, Any] | None = None
+    entropy_loss_fn: str | None = None
+    entropy_loss_fn_args: dict[str, Any] | None = None
+    loss_agg_mode: str | None = None
+    enable_router_replay: bool = False
+    bypass_old_logprobs: bool = True
+    rollout_correction: dict[str, Any] | None = None
+
+
+class MegatronParallelConfig(Section):
+    """Parallelism of the Megatron strategy."""
+
+    tensor_model_parallel_size: int = 1
+    pipeline_model_parallel_size: int = 1
+    virtual_pipeline_model_parallel_size: int | None = None
+    expert_model_parallel_size: int = 1
+    expert_tensor_parallel_size: int | None = None
+    context_parallel_size: int = 1
+    sequence_parallel: bool = True
+
+
+class TrainerConfig(Section):
+    """The trainer. `param_dtype` is the precision it computes in, `weights_dtype` the one it writes for explorers."""
+
+    name: str = "trainer"
+    trainer_type: str = "verl"
+    trainer_strategy: str = "fsdp2"
+    param_dtype: Precision = "bf16"
+    weights_dtype: Precision | None = None
+    save_interval: int = 0
+    enable_preview: bool = False
+    total_steps: int | None = None
+    save_hf_checkpoint: Literal["last", "always", "never"] = "last"
+    grad_clip: float = 1.0
+    use_dynamic_bsz: bool = True
+    use_remove_padding: bool = True
+    balance_batch: bool = True
+    critic_warmup: int = 0
+    max_token_len_per_gpu: int | None = None
+    ulysses_sequence_parallel_size: int = 1
+    fix_actor_microbatch_loss_scale: bool = False
+    param_offload: bool = False
+    optimizer_offload: bool = False
+    grad_offload: bool = False
+    offload_policy: bool = False
+    save_strategy: Literal["single_thread", "single_process", "single_node", "unrestricted"] = "unrestricted"
+    max_checkpoints_to_keep: int = 0
+    megatron: MegatronParallelConfig = MegatronParallelConfig()
+    trust_remote_code: bool = False
+    trainer_config: dict[str, Any] = Field(default_factory=dict)
+    trainer_config_path: str = ""

@@ -1,0 +1,116 @@
+"""The ledger: exactly which stream sequences and which tasks are in the weights.
+
+Invariant: a sequence or a task ordinal enters the ledger once, together with the step that used it; the checkpoint
+holds both, so after any crash the surviving steps hold each experience exactly once.
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from schemas.state import Counts
+
+
+@dataclass
+class Numbers:
+    """A set of integers that grows nearly in order: everything below `floor`, and the exceptions in `above`."""
+
+    floor: int = 0
+    above: set[int] = field(default_factory=set)
+
+    def __contains__(self, number: int) -> bool:
+        return number < self.floor or number in self.above
+
+    def __len__(self) -> int:
+        return self.floor + len(self.above)
+
+    def add(self, numbers: Iterable[int]) -> None:
+        self.above.update(number for number in numbers if number >= self.floor)
+        while self.floor in self.above:
+            self.above.remove(self.floor)
+            self.floor += 1
+
+    def skip_to(self, floor: int) -> None:
+        """Count everything below `floor` as present: sequences that the stream no longer holds."""
+        if floor > self.floor:
+            self.floor = floor
+            self.above = {number for number in self.above if number > floor}
+            self.add(())
+
+    def as_json(self) -> dict[str, Any]:
+        return {"floor": self.floor, "above": sorted(self.above)}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> "Numbers":
+        return cls(floor=int(value["floor"]), above={int(number) for number in value["above"]})
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What one message of the stream came to: its sequence, its task (if it could be read) and its fate.
+
+    `fate` is `trained`, `duplicate`, `quarantined`, or `filtered:<rule>`. `experiences` counts those that it held.
+    """
+
+    sequence: int
+    ordinal: int | None
+    fate: str
+    experiences: int = 0
+    tokens: int = 0
+
+
+@dataclass
+class Ledger:
+    """What the weights of `step` hold. Stream sequences begin at 1."""
+
+    step: int = 0
+    sequences: Numbers = field(default_factory=lambda: Numbers(floor=1))
+    ordinals: Numbers = field(default_factory=Numbers)
+    counts: Counts = field(default_factory=Counts)
+
+    def record(self, entries: Iterable[Entry]) -> None:
+        """Enter what one step used."""
+        entries = list(entries)
+        self.sequences.add(entry.sequence for entry in entries)
+        self.ordinals.add(entry.ordinal for entry in entries if entry.ordinal is not None)
+        self.counts = _counted(self.counts, entries)
+
+    def to_json(self) -> str:
+        body = {
+            "format": "trinity-ledger",
+            "version": 1,
+            "step": self.step,
+            "sequences": self.sequences.as_json(),
+            "ordinals": self.ordinals.as_json(),
+            "counts": self.counts.model_dump(mode="json"),
+        }
+        return json.dumps(body, indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> "Ledger":
+        body = json.loads(text)
+        if body.get("format") != "trinity-ledger" or body.get("version") != 1:
+            raise ValueError(f"not a ledger of version 1: {text[:80]!r}")
+        return cls(
+            step=int(body["step"]),
+            sequences=Numbers.from_json(body["sequences"]),
+            ordinals=Numbers.from_json(body["ordinals"]),
+            counts=Counts.model_validate(body["counts"]),
+        )
+
+
+def _counted(counts: Counts, entries: list[Entry]) -> Counts:
+    filtered = dict(counts.filtered)
+    for entry in entries:
+        if entry.fate.startswith("filtered:"):
+            rule = entry.fate.removeprefix("filtered:")
+            filtered[rule] = filtered.get(rule, 0) + max(entry.experiences, 1)
+    trained = [entry for entry in entries if entry.fate == "trained"]
+    return Counts(
+        trained=counts.trained + sum(entry.experiences for entry in trained),
+        filtered=filtered,
+        quarantined=counts.quarantined + sum(entry.fate == "quarantined" for entry in entries),
+        duplicates=counts.duplicates + sum(entry.experiences for entry in entries if entry.fate == "duplicate"),
+        tokens_trained=counts.tokens_trained + sum(entry.tokens for entry in trained),
+    )
