@@ -121,6 +121,7 @@ class Connection:
             "ping_interval": 5,
             "max_outstanding_pings": 2,
             "pending_size": 16 * MIB,
+            "flush_timeout": self.settings.request_timeout_s,  # without one, a full buffer waits on a lost flusher
         }
         await self.client.connect(self.url, **options)
         self.back.set()

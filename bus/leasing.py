@@ -17,6 +17,7 @@ from schemas.state import LeaseHeld
 log = structlog.get_logger()
 
 _LONGEST_LOOK_S = 0.5
+_RELEASE_TIMEOUT_S = 2.0
 
 
 class KeyLease:
@@ -54,7 +55,9 @@ class KeyLease:
             return
         self._lost.set()
         try:
-            await asyncio.wait_for(self._store.delete(lease_key(self._name), self._revision), self._ttl_s)
+            await asyncio.wait_for(
+                self._store.delete(lease_key(self._name), self._revision), min(self._ttl_s, _RELEASE_TIMEOUT_S)
+            )
         except (TimeoutError, BusError):
             pass  # it expires by itself
 

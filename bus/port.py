@@ -1,4 +1,4 @@
-"""The port: what services may ask of a bus. `bus.nats` implements it over NATS JetStream.
+"""The port: what services may ask of a bus. `bus.jetstream` implements it over NATS JetStream.
 
 Delivery is at least once. An acknowledged publish is stored. Whatever cannot be decoded is quarantined by the bus
 itself before the reader sees it, as a `Delivery` whose `message` is None.

@@ -73,7 +73,10 @@ def ours(error: Exception, what: str) -> BusError:
 
 
 class Patience:
-    """Repeats a request until the server has answered it, however long that takes or until a deadline."""
+    """Repeats a request until the server has answered it, however long that takes or until a deadline.
+
+    Each attempt has its own limit and its own task: the client swallows a cancellation that meets it while it flushes.
+    """
 
     def __init__(
         self, connection: Connection, what: str, deadline_s: float | None = None, event: str = "bus_waiting"
@@ -104,7 +107,7 @@ class Patience:
                 if not self._connection.client.is_connected:
                     raise nats.errors.ConnectionReconnectingError
                 self.attempts += 1
-                return await request()
+                return await asyncio.wait_for(request(), 2 * self._connection.settings.request_timeout_s + 1.0)
             except (nats.errors.Error, OSError) as error:
                 self._connection.check()
                 kind = failure(error)

@@ -16,13 +16,13 @@ class BusSettings:
     """Everything about a bus that a configuration may change. Sizes in bytes, times in seconds."""
 
     dedupe_window_s: float = 600.0
-    max_experience_bytes: int = 8 * GIB
+    max_experience_bytes: int = 2 * GIB
     max_payload_bytes: int = 8 * MIB
     spill_bytes: int = 4 * MIB
     connect_timeout_s: float = 10.0
     terms: LeaseTerms = field(default_factory=LeaseTerms)
     weights_kept: int = 4096
-    metrics_bytes: int = GIB
+    metrics_bytes: int = 256 * MIB
     request_timeout_s: float = 5.0
 
     def __post_init__(self) -> None:

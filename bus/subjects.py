@@ -1,7 +1,8 @@
 """Names on the bus: which stream and subject a message of each type travels on.
 
 A run's token is its name made safe for subjects: letters, digits, `-` and `_`, with a short digest of the whole name
-where anything had to be replaced or cut (or where a name itself ends like such a digest), so that two runs never share a subject.
+where anything had to be replaced or cut, or where the name itself ends like such a digest, so that two runs never
+share a subject.
 """
 
 import hashlib

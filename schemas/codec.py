@@ -70,7 +70,8 @@ def decode(payload: bytes) -> Message:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise SchemaError(f"{name}: {where or 'message'}: {first['msg']} ({error.error_count()} in all)", name) from None
+        reason = f"{name}: {where or 'message'}: {first['msg']} ({error.error_count()} in all)"
+        raise SchemaError(reason, name) from None
     except (RecursionError, OverflowError) as error:
         raise SchemaError(f"{name}: {type(error).__name__}", name) from None
 
@@ -88,7 +89,7 @@ def _unpacked(payload: bytes) -> dict[str, object]:
         raise SchemaError(f"{len(payload)} bytes, where at most {MAX_DECODED_BYTES} are decoded")
     try:
         envelope = msgpack.unpackb(payload, raw=False, strict_map_key=True, use_list=True)
-    except Exception as error:  # the unpacker's own errors share no base class
+    except Exception as error:  # noqa: BLE001 - the unpacker's own errors share no base class
         raise SchemaError(f"not msgpack: {type(error).__name__}: {str(error)[:120]}") from None
     if not isinstance(envelope, dict) or set(envelope) != _ENVELOPE_KEYS:
         raise SchemaError("not an envelope of schema, version and body")

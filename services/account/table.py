@@ -70,9 +70,9 @@ def _schema() -> Any:
     import pyarrow as pa
 
     whole, text = pa.int64(), pa.string()
-    columns = {name: whole for name in ("sequence", "ordinal", "batch", "epoch", "index", "incarnation")}
-    columns |= {name: whole for name in ("position", "step", "prompt_length")}
-    columns |= {name: text for name in ("task_id", "taskset", "explorer", "prompt_text", "response_text")}
+    columns = dict.fromkeys(("sequence", "ordinal", "batch", "epoch", "index", "incarnation"), whole)
+    columns |= dict.fromkeys(("position", "step", "prompt_length"), whole)
+    columns |= dict.fromkeys(("task_id", "taskset", "explorer", "prompt_text", "response_text"), text)
     columns |= {name: pa.list_(pa.int32()) for name in ("tokens", "token_versions")}
     columns |= {"action_mask": pa.list_(pa.uint8()), "logprobs": pa.list_(pa.float32())}
     columns |= {"temperature": pa.float64(), "reward": pa.float64(), "is_truncated": pa.bool_()}

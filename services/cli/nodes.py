@@ -45,7 +45,9 @@ def bus(
     port: Annotated[int, typer.Option(help="Port to listen on.")] = 4222,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     store_dir: Annotated[Path, typer.Option(help="Where messages are kept.")] = Path("checkpoints/bus/store"),
-    sync_interval: Annotated[str, typer.Option(help="When messages reach the disk: 'always', or like '10s'.")] = "always",
+    sync_interval: Annotated[
+        str, typer.Option(help="When messages reach the disk: 'always', or like '10s'.")
+    ] = "always",
 ) -> None:
     """Run a bus alone: a nats-server with JetStream, until Ctrl-C."""
     from services.runtime.logs import configure_logs

@@ -13,7 +13,7 @@ class BusConfig(Section):
     port: int | None = None
     store_dir: str | None = None
     sync_interval: str = "always"
-    max_experience_bytes: int = 8 * GIB
+    max_experience_bytes: int = 2 * GIB
     max_payload_bytes: int = 8 * MIB
     spill_bytes: int = 4 * MIB
     dedupe_window: float = 600.0

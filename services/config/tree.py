@@ -192,6 +192,16 @@ class RunConfig(Section):
         own = args.model_dump(exclude_none=True)
         return Sampling.model_validate(inherited | own | {"n": repeat_times if taskset.is_eval else self.repeat_times})
 
+    def rollout_args(self, taskset: TasksetConfig) -> dict[str, object]:
+        """The sampling arguments that the tasks of `taskset` carry."""
+        rollout = self.rollout_model
+        return {
+            **self.generation(taskset).model_dump(mode="json", exclude={"n", "logprobs"}),
+            "min_tokens": rollout.min_response_tokens or 0,
+            "repetition_penalty": rollout.repetition_penalty or 1.0,
+            "ignore_eos": rollout.ignore_eos,
+        }
+
     @property
     def explorer_gpus(self) -> int:
         """GPUs that the rollout and the auxiliary engines take."""

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import structlog
 
 from schemas.experiences import Experience
+from schemas.tasks import TaskIdentity
 from services.config.tree import RunConfig
 from services.inference.engine import Engine
-from services.rollout.config import TasksetConfig
 from services.rollout.errors import TaskFailed
 from services.rollout.policy import Policy, Prompting, sampling_of
 from services.rollout.runner import answer
-from services.rollout.scores import scored
+from services.rollout.scores import taskset_scores
 from services.rollout.tasks import released
 from services.rollout.tasksets import Taskset
 from services.rollout.workflows import workflow_named
@@ -32,22 +32,27 @@ class Judgement:
     duration_s: float
 
 
-async def judge(config: RunConfig, engine: Engine, taskset: Taskset, settings: TasksetConfig) -> Judgement:
-    """Answer every task of `taskset` and score the answers. Tasks that fail are counted, and scored 0."""
+async def judge(config: RunConfig, engine: Engine, taskset: Taskset) -> Judgement:
+    """Answer every task of `taskset` and score the answers. Tasks that fail are counted apart."""
     started = time.monotonic()
     room = asyncio.Semaphore(config.explorer.runner_per_model)
-    answers = await asyncio.gather(
-        *(_answered(config, engine, taskset, settings, index, room) for index in range(len(taskset)))
-    )
-    metrics = scored([_values(experiences) for experiences in answers])
+    answers = await asyncio.gather(*(_answered(config, engine, taskset, index, room) for index in range(len(taskset))))
+    metrics = taskset_scores([_values(experiences) for experiences in answers])
     metrics["failed_tasks"] = float(sum(not experiences for experiences in answers))
-    return Judgement(settings.name, len(answers), metrics, time.monotonic() - started)
+    return Judgement(taskset.name, len(answers), metrics, time.monotonic() - started)
 
 
 async def _answered(
-    config: RunConfig, engine: Engine, taskset: Taskset, settings: TasksetConfig, index: int, room: asyncio.Semaphore
+    config: RunConfig, engine: Engine, taskset: Taskset, index: int, room: asyncio.Semaphore
 ) -> Sequence[Experience]:
-    task = released(config, settings, taskset.row(index), ordinal=index, batch=0, epoch=0, index=index)
+    task = released(
+        taskset.config,
+        taskset.row(index),
+        TaskIdentity(ordinal=index, batch=0, taskset=taskset.name, epoch=0, index=index),
+        run=config.run_name,
+        repeat_times=config.generation(taskset.config).n,
+        rollout_args=config.rollout_args(taskset.config),
+    )
     prompting = Prompting(
         max_prompt_tokens=config.max_prompt_tokens,
         enable_prompt_truncation=config.model.enable_prompt_truncation,

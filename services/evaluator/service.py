@@ -65,9 +65,7 @@ class Evaluator:
             await self._engine.stop()
 
     async def _open_tasksets(self) -> None:
-        self._tasksets = [
-            await asyncio.to_thread(open_taskset, settings) for settings in self._config.eval_tasksets
-        ]
+        self._tasksets = [await asyncio.to_thread(open_taskset, settings) for settings in self._config.eval_tasksets]
 
     async def _reported(self) -> set[tuple[int, int]]:
         """Incarnation and version of what has been judged already, by this evaluator's earlier life or another."""
@@ -115,9 +113,9 @@ class Evaluator:
     async def _judge(self, weights: WeightVersion, directory: str, prefix: str) -> None:
         with self._context.activities.doing("syncing"):
             await self._engine.load(directory, weights)
-        for settings, taskset in zip(self._config.eval_tasksets, self._tasksets, strict=True):
+        for taskset in self._tasksets:
             with self._context.activities.doing("sampling"):
-                judgement = await judge(self._config, self._engine, taskset, settings)
+                judgement = await judge(self._config, self._engine, taskset)
             await self._publish(weights, judgement, prefix)
 
     async def _publish(self, weights: WeightVersion, judgement: Judgement, prefix: str) -> None:
@@ -140,9 +138,7 @@ class Evaluator:
     def _kept_versions(self) -> list[tuple[int, Path]]:
         """The versions in the run's directory, oldest first; the starting model as version 0 when none is kept."""
         root = self._config.run_dir / "weights"
-        found = sorted(
-            (int(path.name.removeprefix("version_").split(".")[0]), path) for path in root.glob("version_*")
-        )
+        found = sorted((int(path.name.removeprefix("version_").split(".")[0]), path) for path in root.glob("version_*"))
         if not found:
             return [(0, Path(self._config.model.model_path))]
         return found[-1:] if self._config.explorer.bench_on_latest_checkpoint else found

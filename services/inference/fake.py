@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from schemas.weights import WeightVersion
-from services.inference.engine import Completion, EngineLoad, Sampling
+from services.inference.engine import Completion, EngineDied, EngineLoad, Sampling
 
 MARKER = "fake_weights.json"
 FIRST_PRINTABLE, LAST_PRINTABLE = 32, 126
@@ -52,7 +52,9 @@ class FakeEngine:
         self.replies = replies or {}
         self._tokenizer = ByteTokenizer()
         self._weights: WeightVersion | None = None
-        self._is_running = asyncio.Event()
+        self._is_loaded = asyncio.Event()
+        self._is_loaded.set()
+        self._is_stopped = False
         self._asked: Counter[tuple[int, ...]] = Counter()
         self._requests = 0
         self._tokens_sampled = 0
@@ -66,10 +68,11 @@ class FakeEngine:
         return self._tokenizer
 
     async def start(self) -> None:
-        self._is_running.set()
+        self._is_stopped = False
 
     async def stop(self) -> None:
-        self._is_running.clear()
+        """Requests in flight, and those that come later, fail."""
+        self._is_stopped = True
 
     async def sample(self, prompt_ids: Sequence[int], sampling: Sampling) -> Completion:
         prompt = tuple(prompt_ids)
@@ -87,14 +90,14 @@ class FakeEngine:
         Raises:
             ValueError: the directory holds another version.
         """
-        self._is_running.clear()
+        self._is_loaded.clear()
         try:
             found = json.loads((Path(directory) / MARKER).read_text(encoding="utf-8"))["version"]
             if found != weights.version:
                 raise ValueError(f"{directory} holds version {found}, where {weights.version} was announced")
             self._weights = weights
         finally:
-            self._is_running.set()
+            self._is_loaded.set()
 
     def load_now(self) -> EngineLoad:
         return EngineLoad(requests=self._requests, tokens_sampled=self._tokens_sampled)
@@ -108,7 +111,9 @@ class FakeEngine:
         versions: list[int] = []
         while len(tokens) < min(wanted, sampling.max_tokens) and not self._stop(tokens, sampling):
             await asyncio.sleep(self.delay_s_per_token)
-            await self._is_running.wait()
+            await self._is_loaded.wait()
+            if self._is_stopped:
+                raise EngineDied("the fake engine was stopped")
             version = 0 if self._weights is None else self._weights.version
             token, logprob = _drawn(version, prompt, seed, len(tokens))
             tokens.append(token if literal is None else literal[len(tokens)])

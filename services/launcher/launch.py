@@ -90,17 +90,11 @@ async def _supervised(config: RunConfig, bus: Bus, server: LocalServer | None, c
     keeping = asyncio.create_task(_keep_bus(server))
     running = [asyncio.create_task(child.supervise()) for child in children]
     try:
-        all_done = asyncio.gather(*running)
-        interrupting = asyncio.create_task(interrupted.wait())
-        await asyncio.wait([all_done, interrupting], return_when=asyncio.FIRST_COMPLETED)
-        if not all_done.done():
-            console.print("stopping: services finish or hand back what they hold (again to stop at once)")
-            await _drain(children, interrupted)
-            await asyncio.gather(all_done, return_exceptions=True)
-            return 130
-        interrupting.cancel()
-        all_done.result()
-        return 0
+        if await _ended(running, interrupted):
+            return 0
+        console.print("stopping: services finish or hand back what they hold (again to stop at once)")
+        await _drain(children, interrupted)
+        return 130
     except ChildFailed as error:
         console.print(f"[red]error:[/red] {error}", highlight=False)
         await _drain(children, interrupted)
@@ -111,15 +105,31 @@ async def _supervised(config: RunConfig, bus: Bus, server: LocalServer | None, c
         await asyncio.gather(watching, keeping, *running, return_exceptions=True)
 
 
+async def _ended(running: list[asyncio.Task[None]], interrupted: asyncio.Event) -> bool:
+    """Whether all children ended by themselves; False when we were interrupted first."""
+    interrupting = asyncio.create_task(interrupted.wait())
+    waiting: set[asyncio.Task[Any]] = {*running, interrupting}
+    while len(waiting) > 1:
+        done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        if interrupting in done:
+            return False
+        for task in done:
+            task.result()
+    interrupting.cancel()
+    return True
+
+
 async def _drain(children: list[Child], interrupted: asyncio.Event) -> None:
     interrupted.clear()
-    stopping = asyncio.gather(*(child.stop(_DRAIN_S) for child in children))
+    stopping: set[asyncio.Task[Any]] = {asyncio.create_task(child.stop(_DRAIN_S)) for child in children}
     again = asyncio.create_task(interrupted.wait())
-    await asyncio.wait([stopping, again], return_when=asyncio.FIRST_COMPLETED)
+    while stopping and not again.done():
+        done, _ = await asyncio.wait({*stopping, again}, return_when=asyncio.FIRST_COMPLETED)
+        stopping -= done
     again.cancel()
-    if not stopping.done():
-        await asyncio.gather(*(child.stop(0.0) for child in children))
-        stopping.cancel()
+    await asyncio.gather(*(child.stop(0.0) for child in children))
+    for task in stopping:
+        task.cancel()
 
 
 async def _keep_bus(server: LocalServer | None) -> None:

@@ -28,9 +28,7 @@ def plans(config: RunConfig, config_path: Path) -> list[ChildPlan]:
         "bench": [("evaluator", "evaluator"), ("monitor", "monitor")],
     }
     log_dir = Path(config.log.save_dir) if config.log.save_dir else config.run_dir / "log"
-    return [
-        ChildPlan(service, name, config_path, log_dir / f"{name}.log") for service, name in names[config.mode]
-    ]
+    return [ChildPlan(service, name, config_path, log_dir / f"{name}.log") for service, name in names[config.mode]]
 
 
 def _numbered(name: str, number: int) -> str:

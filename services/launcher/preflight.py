@@ -1,4 +1,4 @@
-"""What can be found out before anything starts: tasksets that cannot be read, workflows and models that are not there."""
+"""What can be found out before anything starts: tasksets, workflows and models that are not there."""
 
 from pathlib import Path
 

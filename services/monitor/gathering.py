@@ -1,12 +1,18 @@
 """From reports to curves. Pure: the same reports, in the same order, always give the same points."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from statistics import fmean
 
 from schemas.reports import MetricsReported, ServiceName
 
-_AGGREGATES = {"mean": fmean, "sum": sum, "max": max, "min": min, "last": lambda values: values[-1]}
+_AGGREGATES: dict[str, Callable[[list[float]], float]] = {
+    "mean": fmean,
+    "sum": sum,
+    "max": max,
+    "min": min,
+    "last": lambda values: values[-1],
+}
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Whether two mathematical answers are equal, by the `math-verify` library, in a process that can be killed.
 
-An answer such as `9^{9^{9^9}}` keeps the computer algebra busy for ever, inside one call that holds the interpreter: neither
-a thread nor a signal ends it. So a child process judges, and one that is not done in time is replaced.
+An answer such as `9^{9^{9^9}}` keeps the computer algebra busy for ever, inside one call that holds the interpreter:
+neither a thread nor a signal ends it. So a child process judges, and one that is not done in time is replaced.
 """
 
 import atexit

@@ -1,21 +1,12 @@
-"""Which row comes when: a pure function from a task's ordinal to its taskset, epoch and row.
-
-In an epoch each row of each taskset comes once, so that taskset, epoch and index name a task. Nothing is remembered between
-calls: whoever takes over goes on at any ordinal.
-"""
+"""Several tasksets as one sequence of tasks: whoever takes over goes on at any ordinal."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-
-import numpy as np
-import numpy.typing as npt
 
 from services.rollout.config import DataSelectorConfig
-from services.rollout.errors import TasksetError, UnknownName
+from services.rollout.errors import TasksetError
+from services.rollout.ordering import interleaved, order
 from services.rollout.tasksets import Taskset
-
-Indices = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -28,7 +19,7 @@ class Place:
 
 
 class Mixture:
-    """Several tasksets as one endless sequence, mixed in proportion to their sizes."""
+    """Several tasksets as one endless sequence, mixed in proportion to their sizes, with access at any ordinal."""
 
     def __init__(self, tasksets: Sequence[Taskset]) -> None:
         names = [taskset.name for taskset in tasksets]
@@ -40,7 +31,7 @@ class Mixture:
         self.tasksets = tuple(tasksets)
         self._which, self._nth = interleaved([len(taskset) for taskset in tasksets])
         for taskset in tasksets:
-            order(len(taskset), 0, selector_of(taskset))
+            order(len(taskset), 0, _selector(taskset))  # an unknown selector is refused here
 
     def __len__(self) -> int:
         """Tasks of one epoch."""
@@ -50,58 +41,10 @@ class Mixture:
         """Where the `ordinal`-th task of the run (from 0) is found."""
         epoch, place = divmod(ordinal, len(self))
         taskset = self.tasksets[int(self._which[place])]
-        rows = order(len(taskset), epoch, selector_of(taskset))
+        rows = order(len(taskset), epoch, _selector(taskset))
         return Place(taskset, epoch, int(rows[self._nth[place]]))
 
 
-def selector_of(taskset: Taskset) -> DataSelectorConfig:
+def _selector(taskset: Taskset) -> DataSelectorConfig:
     """The taskset's selector: `task_selector` is the older name of `data_selector`."""
     return taskset.config.task_selector or taskset.config.data_selector
-
-
-def interleaved(sizes: Sequence[int]) -> tuple[Indices, Indices]:
-    """One epoch over tasksets of these sizes, each spread evenly over it.
-
-    Returns:
-        For each of the `sum(sizes)` places, which taskset it is, and how many of that taskset came before.
-    """
-    which = np.concatenate([np.full(size, taskset, np.int64) for taskset, size in enumerate(sizes)])
-    nth = np.concatenate([np.arange(size, dtype=np.int64) for size in sizes])
-    due = np.concatenate([(np.arange(size) + 0.5) / size for size in sizes])
-    by_time = np.argsort(due, kind="stable")
-    return which[by_time], nth[by_time]
-
-
-def order(size: int, epoch: int, selector: DataSelectorConfig) -> Indices:
-    """The order in which the rows of a taskset come in `epoch`: a permutation of `0 .. size-1`.
-
-    Raises:
-        UnknownName: the selector is none of ORDERS.
-    """
-    return _order(size, epoch, selector.selector_type or "sequential", selector.seed)
-
-
-def _sequential(size: int, epoch: int, seed: int) -> Indices:
-    return np.arange(size, dtype=np.int64)
-
-
-def _shuffled(size: int, epoch: int, seed: int) -> Indices:
-    """A new shuffle each epoch, by the generator and seed of Trinity-RFT's `shuffle`."""
-    return np.random.default_rng(seed + epoch).permutation(size)
-
-
-def _random(size: int, epoch: int, seed: int) -> Indices:
-    """As `shuffle`, from streams of its own. Drawing with replacement would give two tasks one name."""
-    return np.random.default_rng((seed, epoch)).permutation(size)
-
-
-ORDERS = {"sequential": _sequential, "shuffle": _shuffled, "random": _random}
-
-
-@lru_cache(maxsize=64)
-def _order(size: int, epoch: int, selector_type: str, seed: int) -> Indices:
-    if selector_type not in ORDERS:
-        raise UnknownName("selector_type", selector_type, ORDERS)
-    rows = ORDERS[selector_type](size, epoch, seed)
-    rows.setflags(write=False)
-    return rows

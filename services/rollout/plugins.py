@@ -22,7 +22,7 @@ def load_plugins(directories: Iterable[Path]) -> tuple[str, ...]:
     Raises:
         PluginError: a directory is not there, or a file cannot be imported.
     """
-    names = []
+    names: list[str] = []
     for directory in directories:
         if not directory.is_dir():
             raise PluginError(directory, "is not a directory")

@@ -1,4 +1,4 @@
-"""Answers a task: all its repetitions at once, each with tries and a time limit. All of them succeed, or the task fails."""
+"""Answers a task: all its repetitions at once, each with tries and a time limit. All succeed, or the task fails."""
 
 import asyncio
 from collections.abc import Sequence
@@ -9,14 +9,15 @@ from tenacity.wait import wait_exponential
 
 from schemas.experiences import Experience
 from schemas.tasks import TaskReleased
+from services.inference.engine import EngineDied
 from services.rollout.errors import EpisodeInvalid, PromptTooLong, TaskFailed, UnknownName
 from services.rollout.policy import Policy
 from services.rollout.workflow import Workflow
 
 log = structlog.get_logger(__name__)
 
-# The same input would fail in the same way.
-FINAL_ERRORS = (EpisodeInvalid, PromptTooLong, UnknownName)
+# Another try would fail in the same way.
+FINAL_ERRORS = (EngineDied, EpisodeInvalid, PromptTooLong, UnknownName)
 
 
 async def answer(
@@ -27,6 +28,7 @@ async def answer(
     Raises:
         TaskFailed: a position has no answer after `1 + max_retry_times` tries of at most `max_timeout_s` each. The
             other positions are cancelled.
+        EngineDied: no task can be answered any more.
     """
     try:
         async with asyncio.TaskGroup() as group:
@@ -34,8 +36,8 @@ async def answer(
                 group.create_task(_tried(task, workflow, policy.at(position), position, max_retry_times, max_timeout_s))
                 for position in range(task.repeat_times)
             ]
-    except* TaskFailed as failures:
-        raise _first(failures) from None
+    except BaseExceptionGroup as failures:
+        raise _worst(failures.exceptions) from None
     return tuple(experience for episode in episodes for experience in episode.result())
 
 
@@ -55,7 +57,9 @@ async def _tried(
                 attempts = attempt.retry_state.attempt_number
                 async with asyncio.timeout(max_timeout_s):
                     return _checked(await workflow.episode(task, policy, position), position)
-    except Exception as error:  # noqa: BLE001 - whatever a user's workflow raises is this task's failure
+    except EngineDied:
+        raise
+    except Exception as error:  # whatever a user's workflow raises is this task's failure
         raise TaskFailed(task.task.task_id, position, attempts, described(error, max_timeout_s)) from error
     raise AssertionError("unreachable: the last try either returns or raises")
 
@@ -89,9 +93,8 @@ def _tell(task: TaskReleased, position: int, state: RetryCallState) -> None:
     )
 
 
-def _first(failures: BaseExceptionGroup[TaskFailed]) -> TaskFailed:
-    """The failure of the lowest position among those that came together."""
-    leaves: list[TaskFailed] = []
-    for failure in failures.exceptions:
-        leaves.extend([_first(failure)] if isinstance(failure, BaseExceptionGroup) else [failure])
-    return min(leaves, key=lambda failure: failure.position)
+def _worst(failures: Sequence[BaseException]) -> BaseException:
+    """Which of several failures to tell: one that is no task's, else that of the lowest position."""
+    others = [failure for failure in failures if not isinstance(failure, TaskFailed)]
+    tasks = [failure for failure in failures if isinstance(failure, TaskFailed)]
+    return others[0] if others else min(tasks, key=lambda failure: failure.position)

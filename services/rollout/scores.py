@@ -3,6 +3,7 @@
 Best and worst are bootstrapped as in Trinity-RFT, to the same numbers: 1000 draws of k with replacement, seed 42.
 """
 
+import itertools
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
@@ -33,15 +34,14 @@ def subset_sizes(n: int) -> list[int]:
 
 
 def taskset_scores(tasks: Sequence[Sequence[Mapping[str, float]]]) -> dict[str, float]:
-    """The mean over tasks of every metric's `scores_at_k`, under `metric/mean@k`.
+    """The mean over tasks of every metric's `scores_at_k`, under `metric/mean@k`. What an answer lacks counts as 0.
 
     Args:
-        tasks: for each task, the metrics of each of its answers.
+        tasks: for each task, the metrics of each of its answers. A task without answers is left out.
     """
+    metrics = sorted({name for answers in tasks for answered in answers for name in answered})
     gathered: dict[str, list[float]] = defaultdict(list)
-    for answers in tasks:
-        for metric in sorted({name for answered in answers for name in answered}):
-            values = [answered[metric] for answered in answers if metric in answered]
-            for name, score in scores_at_k(values).items():
-                gathered[f"{metric}/{name}"].append(score)
+    for answers, metric in itertools.product(filter(None, tasks), metrics):
+        for name, score in scores_at_k([answered.get(metric, 0.0) for answered in answers]).items():
+            gathered[f"{metric}/{name}"].append(score)
     return {name: float(np.mean(values)) for name, values in gathered.items()}

@@ -12,7 +12,7 @@ NO_FLOOR = WeightVersion()
 
 
 def released(
-    config: TasksetConfig,
+    settings: TasksetConfig,
     row: Mapping[str, Any],
     task: TaskIdentity,
     *,
@@ -27,18 +27,18 @@ def released(
 
     A row's own workflow and reward, under `workflow_key` and `reward_fn_key`, go before the taskset's.
     """
-    layout = config.format
+    layout = settings.format
     return TaskReleased(
         run=run,
         task=task,
         repeat_times=repeat_times,
-        workflow=_named(row, layout.workflow_key) or config.default_workflow_type or DEFAULT_WORKFLOW,
-        reward_fn=_named(row, layout.reward_fn_key) or config.default_reward_fn_type,
+        workflow=_named(row, layout.workflow_key) or settings.default_workflow_type or DEFAULT_WORKFLOW,
+        reward_fn=_named(row, layout.reward_fn_key) or settings.default_reward_fn_type,
         row=dict(row),
         format_args=layout.model_dump(mode="json"),
-        rollout_args={**rollout_args, **chosen(config.rollout_args)},
-        workflow_args=config.workflow_args,
-        reward_fn_args=config.reward_fn_args,
+        rollout_args={**rollout_args, **chosen(settings.rollout_args)},
+        workflow_args=settings.workflow_args,
+        reward_fn_args=settings.reward_fn_args,
         floor=floor,
         batch_tasks=batch_tasks,
         released_at=released_at,

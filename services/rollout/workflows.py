@@ -49,9 +49,7 @@ class SimpleWorkflow:
         messages = conversation(task, layout, system_prompt)
         if layout.prompt_type == "plaintext":
             return await policy.complete(_as_text(messages, layout.reply_prefix))
-        return await policy.chat(
-            messages, chat_template=layout.chat_template, enable_thinking=layout.enable_thinking
-        )
+        return await policy.chat(messages, chat_template=layout.chat_template, enable_thinking=layout.enable_thinking)
 
     def scored(self, task: TaskReleased, sampled: Sampled) -> Scores:
         """The named scores of a response."""

@@ -40,7 +40,7 @@ async def host(config: RunConfig, service: ServiceName, name: str, run: Run) -> 
     log.info("service_started", member=name, run=config.run_name, bus=bus.url, pid=os.getpid())
     try:
         await run(Context(config, bus, member, stopping))
-    except Exception as error:  # noqa: BLE001 - the boundary: said once, and told to whoever started us by the status
+    except Exception as error:
         log.error("service_failed", member=name, error=f"{type(error).__name__}: {error}", exc_info=True)
         return EXIT_FAILED
     finally:

@@ -106,4 +106,3 @@ def waiting_for(batch: int, pace: Pace, facts: Facts) -> str | None:
     if pace.style != "fixed" and facts.outstanding > pace.max_outstanding - 1:
         return f"explorers: {facts.outstanding:.1f} batches are in their hands"
     return None
-

@@ -4,11 +4,12 @@ import math
 import time
 from dataclasses import dataclass
 
-from schemas.tasks import TaskReleased
+from schemas.tasks import TaskIdentity, TaskReleased
 from schemas.weights import WeightVersion
 from services.config.tree import RunConfig
+from services.rollout.mixture import Mixture
 from services.rollout.tasks import released
-from services.rollout.tasksets import Mixture, open_taskset
+from services.rollout.tasksets import open_taskset
 from services.synchronizer.pace import STYLES, Pace, staleness_bound
 
 
@@ -38,17 +39,18 @@ class Plan:
 
     def _task(self, ordinal: int, batch: int, batch_tasks: int, floor: WeightVersion) -> TaskReleased:
         place = self.mixture.task_at(ordinal)
-        settings = self.config.tasksets[place.taskset]
-        task = released(
-            self.config,
-            settings,
-            self.mixture.tasksets[place.taskset].row(place.index),
-            ordinal=ordinal,
-            batch=batch,
-            epoch=place.epoch,
-            index=place.index,
+        taskset = place.taskset
+        return released(
+            taskset.config,
+            taskset.row(place.index),
+            TaskIdentity(ordinal=ordinal, batch=batch, taskset=taskset.name, epoch=place.epoch, index=place.index),
+            run=self.config.run_name,
+            repeat_times=self.config.repeat_times,
+            rollout_args=self.config.rollout_args(taskset.config),
+            floor=floor,
+            batch_tasks=batch_tasks,
+            released_at=time.time(),
         )
-        return task.model_copy(update={"floor": floor, "batch_tasks": batch_tasks, "released_at": time.time()})
 
 
 def plan_of(config: RunConfig) -> Plan:

@@ -64,18 +64,18 @@ class Synchronizer:
         taking = asyncio.create_task(self._bus.lease(LEADER, self._context.member.name, ttl_s))
         try:
             while not taking.done():
-                if self._context.stopping.is_set() or await self._context.phase() == "finished":
-                    if not await self._may_extend():
-                        return None
+                if await self._is_over():
+                    return None
                 await asyncio.wait([taking], timeout=0.5)
             return taking.result()
         finally:
             taking.cancel()
 
-    async def _may_extend(self) -> bool:
-        """Whether a finished run goes on, because its configuration now asks for more."""
+    async def _is_over(self) -> bool:
+        """Whether there is nothing to lead: a finished run goes on only when its configuration now asks for more."""
         progress = await self._context.release()
-        return not self._context.stopping.is_set() and progress is not None and self._plan.tasks > progress.released
+        is_finished = progress is not None and progress.phase == "finished" and self._plan.tasks <= progress.released
+        return self._context.stopping.is_set() or is_finished
 
     async def _take_over(self, term: int) -> None:
         held = await self._bus.get(RELEASE)

@@ -1,1 +1,1 @@
-"""The trainer: consumes experience groups in stream order, updates the model, announces weights, commits checkpoints."""
+"""The trainer: trains on experience groups in stream order, announces weights, commits checkpoints."""

@@ -27,7 +27,9 @@ def described(batch: Batch, prepared: list[Sequence], step: int) -> dict[str, fl
     metrics |= _spread("critic/score", [experience.reward for experience in experiences])
     metrics |= _spread("critic/rewards", [experience.reward for experience in experiences])
     metrics |= _spread("critic/advantages", [float(sequence.advantages.mean()) for sequence in prepared])
-    metrics |= _lengths("response_length", [e.response_length for e in experiences], [e.is_truncated for e in experiences])
+    metrics |= _lengths(
+        "response_length", [e.response_length for e in experiences], [e.is_truncated for e in experiences]
+    )
     metrics |= _lengths("prompt_length", [e.prompt_length for e in experiences], [False] * len(experiences))
     versions = np.concatenate([experience.token_versions for experience in experiences])
     metrics |= _spread("sample/model_version", versions.tolist())

@@ -45,15 +45,14 @@ class Trainer:
         self._bus = context.bus
         self._backend = backend
         self._advantage = advantage(_advantage_name(self._config), **(self._config.algorithm.advantage_fn_args or {}))
-        self._weights = WeightsDirectory(
-            context.bus.run, self._config.run_dir, self._config.synchronizer.keep_versions
-        )
+        self._weights = WeightsDirectory(context.bus.run, self._config.run_dir, self._config.synchronizer.keep_versions)
         self._ledger = Ledger()
         self._intake = Intake(self._ledger, self._config.train_batch_size, context.bus.run)
         self._incarnation = 0
         self._checkpoint_step = 0
         self._announced: WeightsAnnounced | None = None
         self._changed = asyncio.Event()
+        self._taken = asyncio.Event()
         self._reward: float | None = None
         self._staleness: float | None = None
         self._is_finished = False
@@ -94,9 +93,7 @@ class Trainer:
         while True:
             held = await self._bus.get(INCARNATION)
             before = held.message.incarnation if held and isinstance(held.message, IncarnationTaken) else 0
-            taken = IncarnationTaken(
-                incarnation=before + 1, trainer=self._context.member.name, taken_at=time.time()
-            )
+            taken = IncarnationTaken(incarnation=before + 1, trainer=self._context.member.name, taken_at=time.time())
             with contextlib.suppress(RevisionConflict):
                 await self._bus.swap(INCARNATION, taken, held.revision if held else 0)
                 return taken.incarnation
@@ -124,8 +121,9 @@ class Trainer:
         async for delivery in self._bus.read(Stream.EXPERIENCES, start=self._ledger.sequences.floor):
             self._intake.offer(delivery.sequence, delivery.message)
             self._changed.set()
-            while self._intake.ready >= READ_AHEAD_BATCHES:
-                await asyncio.sleep(0.05)
+            if self._intake.ready >= READ_AHEAD_BATCHES:
+                self._taken.clear()
+                await self._taken.wait()
 
     async def _next_batch(self, helpers: list[asyncio.Task[None]]) -> Batch | None:
         """The next full batch; the rest when all tasks are answered; None when nothing is left to train."""
@@ -143,6 +141,7 @@ class Trainer:
             for helper in helpers:
                 if helper.done():
                     helper.result()
+        self._taken.set()
         return None if self._is_at_last_step() else self._intake.take()
 
     def _is_at_last_step(self) -> bool:

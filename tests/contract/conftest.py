@@ -10,13 +10,13 @@ from typing import Any
 
 import nats
 import pytest
+from nats.aio.client import Client
+
 from bus.jetstream import JetStreamBus, connect
 from bus.port import LeaseTerms
 from bus.server import LocalServer
 from bus.settings import BusSettings
-from nats.aio.client import Client
 from schemas.experiences import Experience, GroupSampled
-from schemas.message import Message
 from schemas.reports import MetricsReported
 from schemas.state import LeaseHeld
 from schemas.tasks import TaskIdentity, TaskReleased
@@ -148,5 +148,3 @@ async def raw(server: LocalServer) -> AsyncIterator[Client]:
     yield client
     if not client.is_closed:
         await client.close()
-
-

@@ -5,6 +5,7 @@ import hashlib
 import random
 
 import pytest
+
 from bus.blobs import CHUNK_BYTES
 from bus.errors import BlobMissing
 from bus.subjects import Stream, chunk_subject, stream_name

@@ -7,14 +7,15 @@ from pathlib import Path
 
 import nats.errors
 import pytest
+from nats.js import errors as js_errors
+from structlog.testing import capture_logs
+
 from bus.connection import Connection, without_password
 from bus.errors import BusRefused, BusUnavailable, PublishTimeout
 from bus.jetstream import connect
 from bus.retrying import Failure, failure
 from bus.server import LocalServer
 from bus.subjects import Stream
-from nats.js import errors as js_errors
-from structlog.testing import capture_logs
 
 RUN = "project/name"
 
@@ -30,7 +31,7 @@ async def test_trap_connecting_to_a_dead_port_fails_in_time_and_says_what_to_do(
     quick = dataclasses.replace(settings, connect_timeout_s=0.5)
     url = f"nats://user:secret@127.0.0.1:{unused_port()}"
     async with asyncio.timeout(3.0):
-        with pytest.raises(BusUnavailable, match="start one with 'trinity bus', or set bus.url") as raised:
+        with pytest.raises(BusUnavailable, match=r"start one with 'trinity bus', or set bus\.url") as raised:
             await connect(url, RUN, name="late", settings=quick)
     assert "secret" not in str(raised.value)
 
@@ -62,13 +63,11 @@ class GuardedServer(LocalServer):
 
 async def test_a_wrong_password_is_refused_at_once(guarded, settings):
     async with asyncio.timeout(3.0):
-        with pytest.raises(BusRefused, match="(?i)authorization"):
+        with pytest.raises(BusRefused, match=r"(?i)authorization"):
             await connect(guarded.url.replace("//", "//u:wrong@"), RUN, name="w", settings=settings)
 
 
-async def test_trap_a_connection_that_the_server_ends_for_good_is_dead_and_says_so(
-    guarded, settings, eventually
-):
+async def test_trap_a_connection_that_the_server_ends_for_good_is_dead_and_says_so(guarded, settings, eventually):
     """When the password is changed the client closes for ever, though it was asked to reconnect for ever."""
     bus = await connect(guarded.url.replace("//", "//u:right@"), RUN, name="m", settings=settings)
     await bus.declare()
@@ -77,9 +76,7 @@ async def test_trap_a_connection_that_the_server_ends_for_good_is_dead_and_says_
     await eventually(lambda: not bus.is_connected)
     async with asyncio.timeout(10.0):
         with pytest.raises(BusUnavailable):
-            while True:
-                await bus.get("k")
-                await asyncio.sleep(0.01)
+            await bus.get("k")
         with pytest.raises(BusUnavailable):
             await anext(bus.read(Stream.METRICS))
         with pytest.raises(BusUnavailable):

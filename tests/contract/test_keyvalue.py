@@ -3,12 +3,13 @@
 import asyncio
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from bus.errors import BusRefused, RevisionConflict
 from bus.keyvalue import plain_key, safe_key
 from bus.settings import MIB
 from bus.subjects import bucket_name
-from hypothesis import given
-from hypothesis import strategies as st
 from schemas.state import RunDeclared
 
 RUN = "project/name"

@@ -8,6 +8,7 @@ import sys
 import textwrap
 
 import pytest
+
 from bus.errors import LeaseLost
 
 HOLDER = textwrap.dedent(

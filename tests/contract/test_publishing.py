@@ -4,11 +4,12 @@ import asyncio
 import dataclasses
 
 import pytest
+from structlog.testing import capture_logs
+
 from bus.errors import BusRefused, PublishTimeout, StreamFull
 from bus.port import LeaseTerms
 from bus.settings import HEADER_ROOM_BYTES, KIB, MIB, BusSettings
 from bus.subjects import Stream
-from structlog.testing import capture_logs
 
 
 def small(settings: BusSettings, **changes) -> BusSettings:

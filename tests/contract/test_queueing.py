@@ -5,6 +5,7 @@ import dataclasses
 import hashlib
 
 import pytest
+
 from bus.port import LeaseTerms
 from bus.subjects import Stream, stream_name
 

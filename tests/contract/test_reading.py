@@ -5,6 +5,7 @@ import hashlib
 
 import msgpack
 import pytest
+
 from bus.errors import BusUnavailable
 from bus.settings import KIB
 from bus.subjects import Stream, stream_name

@@ -1,6 +1,7 @@
 """Every type of message is stored on the stream of its type and read back as it was."""
 
 import pytest
+
 from bus.errors import BusRefused
 from bus.subjects import SUBJECTS, Stream
 from schemas.experiences import TaskAbandoned
@@ -36,7 +37,12 @@ def one_of_each(said):
         (
             Stream.METRICS,
             EvaluationReported(
-                run=RUN, evaluator="evaluator-0", weights=WeightVersion(), taskset="eval", tasks=3, metrics={"mean@1": 0.5}
+                run=RUN,
+                evaluator="evaluator-0",
+                weights=WeightVersion(),
+                taskset="eval",
+                tasks=3,
+                metrics={"mean@1": 0.5},
             ),
         ),
         (
@@ -94,9 +100,7 @@ def bus_token() -> str:
 
 
 async def test_a_message_without_a_stream_is_refused(bus):
-    member = MemberSeen(
-        service="explorer", member="e", host="h", pid=1, started_at=0.0, seen_at=0.0, state="sampling"
-    )
+    member = MemberSeen(service="explorer", member="e", host="h", pid=1, started_at=0.0, seen_at=0.0, state="sampling")
     with pytest.raises(BusRefused, match="key-value store"):
         await bus.publish(member)
 

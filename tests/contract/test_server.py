@@ -9,6 +9,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+
 from bus.errors import BusRefused
 from bus.server import LocalServer, server_binary
 

@@ -4,12 +4,13 @@ import asyncio
 import dataclasses
 
 import pytest
-from bus.errors import BusRefused
-from bus.settings import GIB, KIB
-from bus.subjects import Stream, bucket_name, stream_name, stream_subjects, task_subject, token
 from hypothesis import given
 from hypothesis import strategies as st
 from nats.js import api
+
+from bus.errors import BusRefused
+from bus.settings import GIB, KIB
+from bus.subjects import Stream, bucket_name, stream_name, stream_subjects, task_subject, token
 
 RUN = "project/name"
 

@@ -26,6 +26,8 @@ class VerlBackend:
         self._config = config
         self._loss = verl_settings.loss_settings(config)
         self._ranks = config.trainer_ranks
+        # without a coefficient entropy is only a metric, and on the CPU it takes a third of a step
+        self._shows_entropy = self._loss.entropy_coeff != 0 or not verl_settings.on_cpu(config)
         self._actor: Any = None
         self._reference: Any = None
 
@@ -51,7 +53,7 @@ class VerlBackend:
         )
 
     def train(self, sequences: list[Sequence]) -> dict[str, float]:
-        data = pack(sequences, self._ranks, self._options(calculate_entropy=True))
+        data = pack(sequences, self._ranks, self._options(calculate_entropy=self._shows_entropy))
         if self._reference is not None:
             data["ref_log_prob"] = self._reference_logprobs(sequences)
         return named(_metrics(self._actor.train_mini_batch(data)))
@@ -98,6 +100,8 @@ class VerlBackend:
                 "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(self._threads())),
             }
             os.environ.update(environment)
+        # Ray would make its workers give way to every other process: the trainer would starve beside an engine
+        os.environ.setdefault("RAY_worker_niceness", "0")
         import ray
 
         ray.init(
@@ -145,5 +149,3 @@ def _metrics(output: Any) -> dict[str, Any]:
 def _python_path() -> list[str]:
     root = str(Path(__file__).resolve().parents[3])
     return [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-
-

@@ -14,7 +14,9 @@ _RENAMED = {
 
 def named(metrics: dict[str, Any]) -> dict[str, float]:
     """Plain numbers by Trinity-RFT's names; lists are averaged, veRL's `Metric` objects aggregated."""
-    return {_RENAMED.get(name, name): number for name, value in metrics.items() if (number := _number(value)) is not None}
+    return {
+        _RENAMED.get(name, name): number for name, value in metrics.items() if (number := _number(value)) is not None
+    }
 
 
 def _number(value: Any) -> float | None:

@@ -27,7 +27,7 @@ class FsdpWorker(TrainingWorker):  # type: ignore[misc]
             torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
         super().__init__(config)
 
-    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)  # type: ignore[untyped-decorator]
     def write_weights(self, directory: str, dtype: str) -> None:
         """Gather every parameter on rank 0, which writes them as safetensors of `dtype`."""
         parameters, _ = self.engine.get_per_tensor_param()
@@ -59,4 +59,3 @@ def _join_gloo() -> None:
             world_size=int(os.environ["WORLD_SIZE"]),
             init_method=os.environ.get("DIST_INIT_METHOD"),
         )
-

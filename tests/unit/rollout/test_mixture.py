@@ -1,0 +1,88 @@
+"""Which row comes when, at any ordinal, without memory."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.rollout.config import DataSelectorConfig, TasksetConfig
+from services.rollout.errors import TasksetError, UnknownName
+from services.rollout.mixture import Mixture
+from services.rollout.ordering import ORDERS, interleaved, order
+from services.rollout.tasksets import Taskset
+
+SIZES = st.lists(st.integers(1, 40), min_size=1, max_size=4)
+SELECTORS = st.sampled_from(sorted(ORDERS))
+
+
+def mixture(sizes: list[int], selector_type: str = "sequential", seed: int = 42) -> Mixture:
+    selector = DataSelectorConfig(selector_type=selector_type, seed=seed)
+    tasksets = []
+    for number, size in enumerate(sizes):
+        config = TasksetConfig(name=f"set{number}", data_selector=selector)
+        tasksets.append(Taskset(config.name, config, [{"prompt": str(row)} for row in range(size)], ["prompt"]))
+    return Mixture(tasksets)
+
+
+@given(sizes=SIZES, selector_type=SELECTORS, epoch=st.integers(0, 5), seed=st.integers(0, 2**31))
+def test_every_row_comes_once_in_every_epoch(sizes: list[int], selector_type: str, epoch: int, seed: int) -> None:
+    mixed = mixture(sizes, selector_type, seed)
+    places = [mixed.task_at(ordinal) for ordinal in range(epoch * len(mixed), (epoch + 1) * len(mixed))]
+    assert {place.epoch for place in places} == {epoch}
+    expected = {(f"set{number}", index) for number, size in enumerate(sizes) for index in range(size)}
+    assert len(places) == len(expected)
+    assert {(place.taskset.name, place.index) for place in places} == expected
+
+
+@given(sizes=SIZES, selector_type=SELECTORS, ordinal=st.integers(0, 1000))
+def test_a_successor_finds_the_same_place(sizes: list[int], selector_type: str, ordinal: int) -> None:
+    first, successor = mixture(sizes, selector_type), mixture(sizes, selector_type)
+    left, right = first.task_at(ordinal), successor.task_at(ordinal)
+    assert (left.taskset.name, left.epoch, left.index) == (right.taskset.name, right.epoch, right.index)
+
+
+@given(sizes=SIZES, share=st.floats(0, 1))
+def test_every_part_of_an_epoch_is_mixed_in_proportion(sizes: list[int], share: float) -> None:
+    which, _ = interleaved(sizes)
+    taken = round(share * len(which))
+    counts = Counter(which[:taken].tolist())
+    for taskset, size in enumerate(sizes):
+        assert abs(counts[taskset] - taken * size / sum(sizes)) <= len(sizes)
+
+
+def test_two_tasksets_alternate_by_size() -> None:
+    which, nth = interleaved([2, 4])
+    assert which.tolist() == [1, 0, 1, 1, 0, 1]
+    assert nth.tolist() == [0, 0, 1, 2, 1, 3]
+
+
+def test_shuffle_is_trinitys_and_new_each_epoch() -> None:
+    shuffle = DataSelectorConfig(selector_type="shuffle", seed=42)
+    assert order(8, 0, shuffle).tolist() == np.random.default_rng(42).permutation(8).tolist()
+    assert order(8, 1, shuffle).tolist() == np.random.default_rng(43).permutation(8).tolist()
+
+
+def test_sequential_is_the_order_of_the_rows() -> None:
+    assert order(5, 3, DataSelectorConfig()).tolist() == [0, 1, 2, 3, 4]
+    assert [mixture([3]).task_at(ordinal).index for ordinal in range(5)] == [0, 1, 2, 0, 1]
+
+
+def test_random_is_not_shuffle() -> None:
+    orders = {name: order(50, 0, DataSelectorConfig(selector_type=name)).tolist() for name in ORDERS}
+    assert orders["random"] != orders["shuffle"]
+    assert sorted(orders["random"]) == orders["sequential"]
+
+
+def test_an_unknown_selector_is_refused_at_once() -> None:
+    with pytest.raises(UnknownName, match="unknown selector_type 'shufle': did you mean 'shuffle'"):
+        mixture([3], "shufle")
+
+
+def test_two_tasksets_of_one_name_are_refused() -> None:
+    taskset = mixture([3]).tasksets[0]
+    with pytest.raises(TasksetError, match="2 tasksets have this name: give each its own"):
+        Mixture([taskset, taskset])
+    with pytest.raises(TasksetError, match="no taskset"):
+        Mixture([])

@@ -1,0 +1,188 @@
+"""One example of every message, whose bytes are kept in tests/golden."""
+
+from collections.abc import Callable
+
+import pytest
+
+from schemas.blobs import BlobClaimed
+from schemas.experiences import Experience, GroupSampled, TaskAbandoned
+from schemas.message import Message
+from schemas.reports import EvaluationReported, MetricsReported, Quarantined, Span
+from schemas.state import Counts, IncarnationTaken, LeaseHeld, MemberSeen, ReleaseProgress, RunDeclared, TrainProgress
+from schemas.tasks import TaskIdentity, TaskReleased
+from schemas.weights import FileDigest, WeightsAnnounced, WeightVersion
+
+TASK = TaskIdentity(ordinal=17, batch=2, taskset="addition", epoch=1, index=5)
+WEIGHTS = WeightVersion(incarnation=3, version=12)
+
+
+def _experience(position: int) -> Experience:
+    return Experience(
+        position=position,
+        tokens=[1, 50_000, 2_147_483_647, 7, 8],
+        prompt_length=2,
+        action_mask=[1, 0, 1],
+        logprobs=[-0.5, -1.25, -0.0078125],
+        token_versions=[11, 11, 12],
+        reward=0.75,
+        metrics={"accuracy": 1.0, "format": -0.5},
+        prompt_text="12 + 30 = ?",
+        response_text="\\boxed{42} ✓",
+        is_truncated=position == 1,
+        step=position,
+    )
+
+
+def _spoken() -> list[Message]:
+    return [
+        TaskReleased(
+            run="project/name",
+            task=TASK,
+            repeat_times=8,
+            workflow="math_workflow",
+            reward_fn="math",
+            row={"question": "12 + 30 = ?", "answer": 42, "tags": ["sum", None, True], "level": 0.5},
+            format_args={"prompt_key": "question"},
+            rollout_args={"temperature": 1.0},
+            workflow_args={"use_base": False},
+            reward_fn_args={"tolerance": 1e-6},
+            floor=WEIGHTS,
+            batch_tasks=8,
+            released_at=1_700_000_000.25,
+        ),
+        GroupSampled(
+            run="project/name",
+            task=TASK,
+            repeat_times=2,
+            explorer="explorer-0",
+            incarnation=3,
+            experiences=(_experience(0), _experience(1)),
+            attempt=2,
+            started_at=1_700_000_001.0,
+            finished_at=1_700_000_002.5,
+        ),
+        TaskAbandoned(
+            run="project/name",
+            task=TASK,
+            repeat_times=8,
+            explorer="explorer-0",
+            attempts=5,
+            error="ValueError: no answer",
+            abandoned_at=1_700_000_003.0,
+        ),
+        WeightsAnnounced(
+            run="project/name",
+            weights=WEIGHTS,
+            method="checkpoint",
+            uri="weights/3-12",
+            files=(FileDigest(name="model.safetensors", size_bytes=269_060_552, sha256="ab" * 32),),
+            dtype="bfloat16",
+            step_ended_at=1_700_000_004.0,
+            announced_at=1_700_000_005.0,
+            is_final=True,
+        ),
+        EvaluationReported(
+            run="project/name",
+            evaluator="evaluator-0",
+            weights=WEIGHTS,
+            taskset="held_out",
+            tasks=100,
+            metrics={"mean@1": 0.5, "best@4": 0.75},
+            duration_s=12.5,
+            at=1_700_000_006.0,
+        ),
+        MetricsReported(
+            run="project/name",
+            service="trainer",
+            source="trainer-0",
+            step=12,
+            values={"actor/pg_loss": -0.125},
+            samples={"reward": (0.0, 1.0, 0.5)},
+            spans=(Span(activity="training", start_s=1.0, end_s=2.0),),
+            parts=2,
+            at=1_700_000_007.0,
+        ),
+        Quarantined(
+            run="project/name",
+            reason="not msgpack",
+            stream="experiences",
+            subject="trinity.project_name.experiences.explorer-0",
+            sequence=99,
+            payload=b"\x00\xff\xc1",
+            origin="explorer-0",
+            attempts=1,
+            at=1_700_000_008.0,
+        ),
+        BlobClaimed(digest="cd" * 32, size_bytes=5_000_000, chunks=6),
+    ]
+
+
+def _kept() -> list[Message]:
+    return [
+        RunDeclared(
+            run="project/name",
+            run_dir="runs/project/name",
+            config={"mode": "both", "buffer": {"batch_size": 8}},
+            declared_at=1_700_000_009.0,
+        ),
+        MemberSeen(
+            service="explorer",
+            member="explorer-0",
+            host="node-a",
+            pid=4242,
+            started_at=1_700_000_010.0,
+            seen_at=1_700_000_011.0,
+            state="sampling",
+            weights=WEIGHTS,
+            tasks_in_hand=3,
+            versions_needed=(11, 12),
+            detail={"tokens_per_s": 512.0},
+        ),
+        LeaseHeld(holder="synchronizer-0", term=4, renewed_at=1_700_000_012.0),
+        ReleaseProgress(
+            term=4,
+            phase="releasing",
+            released=24,
+            batches=3,
+            total_tasks=80,
+            total_batches=10,
+            waiting_for="version 3",
+            updated_at=1_700_000_013.0,
+        ),
+        TrainProgress(
+            weights=WEIGHTS,
+            step=12,
+            total_steps=40,
+            answered_floor=96,
+            answered=97,
+            checkpoint_step=10,
+            counts=Counts(trained=768, filtered={"no_spread": 8}, quarantined=1, duplicates=2, tokens_trained=12_345),
+            reward=0.625,
+            sequence_floor=31,
+            staleness=1.5,
+            is_finished=False,
+            updated_at=1_700_000_014.0,
+        ),
+        IncarnationTaken(incarnation=3, trainer="trainer-0", taken_at=1_700_000_015.0),
+    ]
+
+
+@pytest.fixture
+def examples() -> dict[str, Message]:
+    return {message.schema_name: message for message in _spoken() + _kept()}
+
+
+@pytest.fixture
+def group(examples: dict[str, Message]) -> Message:
+    return examples["group_sampled"]
+
+
+@pytest.fixture
+def envelope() -> Callable[..., bytes]:
+    """The bytes of an envelope with parts of one's own."""
+    import msgpack
+
+    def packed(**parts: object) -> bytes:
+        return bytes(msgpack.packb(parts, use_bin_type=True))
+
+    return packed

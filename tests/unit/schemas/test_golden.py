@@ -1,0 +1,50 @@
+"""Bytes that were once published decode for ever: one kept example of every message.
+
+`TRINITY_WRITE_GOLDEN=1` writes the files anew, which is right only for a new message or a new version of one.
+"""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from schemas.codec import MESSAGES, decode, encode
+
+GOLDEN = Path(__file__).parents[2] / "golden"
+
+
+def golden_file(name: str) -> Path:
+    return GOLDEN / f"{name}.v{MESSAGES[name].schema_version}.msgpack"
+
+
+@pytest.mark.parametrize("name", sorted(MESSAGES))
+def test_kept_bytes_decode_to_the_same_values_and_encode_to_the_same_bytes(name, examples):
+    file = golden_file(name)
+    if os.environ.get("TRINITY_WRITE_GOLDEN") == "1":
+        file.write_bytes(encode(examples[name]))
+    payload = file.read_bytes()
+    assert decode(payload) == examples[name]
+    assert encode(examples[name]) == payload
+    assert encode(decode(payload)) == payload
+
+
+def test_there_is_an_example_and_a_file_of_every_message(examples):
+    assert set(examples) == set(MESSAGES)
+    assert {file.name.split(".")[0] for file in GOLDEN.glob("*.msgpack")} == set(MESSAGES)
+
+
+def test_every_field_of_an_example_differs_from_its_default(examples):
+    """So that a golden file notices when a field is renamed or dropped."""
+    same = {
+        f"{name}.{field}"
+        for name, message in examples.items()
+        for field, info in type(message).model_fields.items()
+        if not info.is_required() and getattr(message, field) == info.default
+    }
+    assert same <= {"weights_announced.method", "train_progress.is_finished"}
+
+
+def test_arrays_travel_as_raw_little_endian_bytes(group):
+    payload = encode(group)
+    assert b"\x01\x00\x00\x00\x50\xc3\x00\x00\xff\xff\xff\x7f\x07\x00\x00\x00\x08\x00\x00\x00" in payload
+    assert b"\x00\x00\x00\xbf\x00\x00\xa0\xbf\x00\x00\x00\xbc" in payload
