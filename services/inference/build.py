@@ -10,7 +10,7 @@ def build_engine(config: RunConfig) -> Engine:
     if model.engine_type == "fake":
         from services.inference.fake import FakeEngine
 
-        return FakeEngine()
+        return FakeEngine(**model.extra_engine_args)
     from services.inference.vllm_engine import VllmEngine, VllmSettings
 
     return VllmEngine(

@@ -186,7 +186,8 @@ def summary_lines(summary: dict[str, Any]) -> list[str]:
         f"tokens: {tokens['sampled']} sampled, {tokens['trained']} trained",
     ]
     for evaluation in summary["evaluations"]:
-        scores = ", ".join(f"{name} {value:.3f}" for name, value in sorted(evaluation["metrics"].items()))
+        means = {name: value for name, value in sorted(evaluation["metrics"].items()) if "/mean@" in name}
+        scores = ", ".join(f"{name} {value:.3f}" for name, value in means.items())
         lines.append(f"version {evaluation['version']} on {evaluation['taskset']}: {scores}")
     return lines
 

@@ -9,6 +9,7 @@ import json
 import logging
 import multiprocessing
 import re
+import signal
 import threading
 from collections.abc import Sequence
 from decimal import Decimal, InvalidOperation
@@ -104,12 +105,13 @@ def _serve(questions: "Connection[Any, Any]") -> None:
     """The child's loop: it ends when the parent's end of the pipe is closed."""
     from math_verify import parse, verify
 
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the parent decides
     logging.disable(logging.CRITICAL)
     questions.send_bytes(b"ready")
     while True:
         try:
             answer, truth = json.loads(questions.recv_bytes())
-        except (EOFError, KeyboardInterrupt):
+        except EOFError:
             return
         readings = [_readings(parse, text) for text in (truth, answer)]
         is_equal = all(readings) and verify(*readings, timeout_seconds=None)

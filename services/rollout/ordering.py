@@ -48,7 +48,7 @@ def _shuffled(size: int, epoch: int, seed: int) -> Indices:
 
 def _random(size: int, epoch: int, seed: int) -> Indices:
     """As `shuffle`, from streams of its own. Drawing with replacement would give two tasks one name."""
-    return np.random.default_rng((seed, epoch)).permutation(size)
+    return np.random.default_rng((seed, epoch, 1)).permutation(size)
 
 
 ORDERS = {"sequential": _sequential, "shuffle": _shuffled, "random": _random}

@@ -37,6 +37,7 @@ class Sampled:
     prompt_text: str
     completion: Completion
     is_prompt_truncated: bool = False
+    temperature: float = 1.0
 
     @property
     def text(self) -> str:
@@ -72,6 +73,7 @@ class Sampled:
             response_text=completion.text,
             is_truncated=completion.is_truncated,
             step=step,
+            temperature=self.temperature,
         )
 
 
@@ -139,7 +141,7 @@ class Policy:
         completion = await self.engine.sample(prompt_ids, sampling)
         if len(completion.token_ids) == 0:
             raise EmptyResponse(f"no token was sampled for a prompt of {len(prompt_ids)} tokens")
-        return Sampled(tuple(prompt_ids), prompt, completion, is_too_long)
+        return Sampled(tuple(prompt_ids), prompt, completion, is_too_long, sampling.temperature)
 
 
 def sampling_of(rollout_args: Mapping[str, Any]) -> Sampling:

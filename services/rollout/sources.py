@@ -48,6 +48,8 @@ def read(name: str, config: TasksetConfig, cache_dir: Path | None) -> tuple[Rows
         _check_split(name, config.split, _splits(builder))
         builder.download_and_prepare()
         rows = builder.as_dataset(split=config.split)
+    except StopIteration:
+        raise TasksetError(name, f"{config.path} has no rows") from None
     except (datasets.exceptions.DatasetsError, OSError, ValueError) as error:
         raise TasksetError(name, f"{config.path} cannot be read: {_described(error.__cause__ or error)}") from error
     return rows, list(rows.column_names)

@@ -46,7 +46,9 @@ def test_a_plug_in_brings_a_workflow_and_a_reward(tmp_path: Path) -> None:
 
 
 def test_a_plug_in_is_imported_once(tmp_path: Path) -> None:
-    (tmp_path / "once.py").write_text("from pathlib import Path\nPath(__file__).with_suffix('.ran').open('x')\n")
+    (tmp_path / "once.py").write_text(
+        "from pathlib import Path\nPath(__file__).with_suffix('.ran').touch(exist_ok=False)\n"
+    )
     assert load_plugins([tmp_path]) == load_plugins([tmp_path])
 
 
@@ -60,7 +62,7 @@ def test_a_faulty_plug_in_is_named_with_its_cause(tmp_path: Path) -> None:
 
 
 def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(PluginError, match="absent is not a directory"):
+    with pytest.raises(PluginError, match="absent: is not a directory"):
         load_plugins([tmp_path / "absent"])
 
 

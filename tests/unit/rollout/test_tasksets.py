@@ -106,9 +106,10 @@ def test_a_file_that_is_malformed(text: str, tmp_path: Path, opened: Callable[..
 def test_empty_places(tmp_path: Path, opened: Callable[..., Taskset]) -> None:
     (tmp_path / "rows.jsonl").write_text("")
     (tmp_path / "set").mkdir()
-    for place in ("rows.jsonl", "set"):
-        with pytest.raises(TasksetError, match="taskset 'sums'"):
-            opened(tmp_path / place)
+    with pytest.raises(TasksetError, match=r"rows.jsonl has no rows"):
+        opened(tmp_path / "rows.jsonl")
+    with pytest.raises(TasksetError, match="set cannot be read: EmptyDatasetError"):
+        opened(tmp_path / "set")
 
 
 def test_a_wrong_prompt_key_names_the_columns(tmp_path: Path, opened: Callable[..., Taskset]) -> None:

@@ -75,7 +75,9 @@ def _simulated(pace: Pace, size: int, batches: int, chance: random.Random) -> in
         facts = Facts(version, step, oldest, len(open_tasks) / size)
         moved = False
         if released < batches and waiting_for(released, pace, facts) is None:
-            open_tasks += [(released * size + place, max(version, floor_version(released, pace))) for place in range(size)]
+            open_tasks += [
+                (released * size + place, max(version, floor_version(released, pace))) for place in range(size)
+            ]
             released, moved = released + 1, True
         if open_tasks and (not moved or chance.random() < 0.5):
             task = open_tasks.pop(chance.randrange(len(open_tasks)))
