@@ -97,7 +97,8 @@ class RunProcess:
         """The run's bus, once it is there."""
         deadline = time.monotonic() + PATIENCE_S
         while known_url(self.config) is None:
-            assert self.process.poll() is None and time.monotonic() < deadline, self.output[-3000:]
+            assert self.process.poll() is None, self.output[-3000:]
+            assert time.monotonic() < deadline, self.output[-3000:]
             await asyncio.sleep(0.05)
         bus = await join(self.config, "test")
         try:

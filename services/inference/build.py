@@ -19,7 +19,7 @@ def build_engine(config: RunConfig) -> Engine:
             dtype=model.dtype,
             max_model_len=model.max_model_len,
             tensor_parallel_size=model.tensor_parallel_size,
-            gpu_memory_utilization=model.gpu_memory_utilization,
+            gpu_memory_utilization=_memory_share(config),
             enforce_eager=model.enforce_eager,
             enable_prefix_caching=model.enable_prefix_caching,
             max_num_seqs=max(16, config.explorer.runner_per_model * config.repeat_times),
@@ -28,3 +28,10 @@ def build_engine(config: RunConfig) -> Engine:
             extra=dict(model.extra_engine_args),
         )
     )
+
+
+def _memory_share(config: RunConfig) -> float:
+    """Explorer and evaluator of one launcher share a GPU: each engine takes half of what is allowed."""
+    is_shared = config.cluster.gpu_per_node > 0 and bool(config.eval_tasksets) and config.mode in ("both", "explore")
+    share = config.rollout_model.gpu_memory_utilization
+    return share / 2 if is_shared else share

@@ -17,6 +17,7 @@ import structlog
 
 from schemas.weights import WeightVersion
 from services.inference.engine import Completion, EngineDied, EngineLoad, Sampling, Tokenizer
+from services.inference.orphans import OWNER
 
 log = structlog.get_logger()
 
@@ -115,6 +116,7 @@ class VllmEngine:
 
 def _set_environment(settings: VllmSettings) -> None:
     """vLLM reads these when it is imported. What the user has set stays."""
+    os.environ[OWNER] = str(os.getpid())
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", str(settings.kv_cache_gib))
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")

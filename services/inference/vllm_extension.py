@@ -6,6 +6,10 @@ reload, and would sample from a mixture of two versions; so the head is tied and
 
 from typing import Any
 
+from services.inference.orphans import watch_owner
+
+watch_owner()
+
 
 class WeightLoading:
     """Mixed into the worker by vLLM (`worker_extension_cls`)."""

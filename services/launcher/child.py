@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import structlog
@@ -32,6 +32,7 @@ class ChildPlan:
     name: str
     config_path: Path
     log_path: Path
+    environment: dict[str, str] = field(default_factory=dict)
 
     def command(self) -> list[str]:
         program = [sys.executable, "-m", "services.cli"]
@@ -92,6 +93,7 @@ class Child:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
+                env={**os.environ, **self.plan.environment},
                 start_new_session=True,
                 preexec_fn=_die_with_parent if _libc is not None else None,
             )

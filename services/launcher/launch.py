@@ -30,6 +30,7 @@ log = structlog.get_logger()
 
 CONFIG_FILE = "config.yaml"
 SUMMARY_FILE = "summary.json"
+BENCH_FILE = "bench.json"
 _DRAIN_S = 120.0
 _BUS_POLL_S = 0.5
 
@@ -55,7 +56,7 @@ async def launch(config: RunConfig, console: Console) -> int:
         bus = await join(config, "launcher")
         await _declare(config, bus)
         status = await _supervised(config, bus, server, console)
-        if config.mode in ("both", "train"):
+        if config.mode != "explore":
             await _summarize(config, bus, started_at, console)
         await bus.close()
         return status
@@ -66,8 +67,8 @@ async def launch(config: RunConfig, console: Console) -> int:
 
 
 async def _own_bus(config: RunConfig) -> LocalServer | None:
-    """A bus for this run alone, when mode is `both` and none is configured."""
-    if config.mode != "both" or known_url(config) is not None:
+    """A bus for this run alone, when it is whole on this machine (`both`, `bench`) and none is configured."""
+    if config.mode not in ("both", "bench") or known_url(config) is not None:
         return None
     server = local_server(config)
     await server.start()
@@ -168,7 +169,7 @@ def _write_config(config: RunConfig) -> Path:
 
 async def _summarize(config: RunConfig, bus: Bus, started_at: float, console: Console) -> None:
     summary = await summarize(bus, started_at)
-    path = config.run_dir / SUMMARY_FILE
+    path = config.run_dir / (BENCH_FILE if config.mode == "bench" else SUMMARY_FILE)
     write_file(path, json.dumps(summary, indent=2) + "\n")
     for text in summary_lines(summary):
         console.print(text, highlight=False, soft_wrap=True)

@@ -25,7 +25,7 @@ def plans(config: RunConfig, config_path: Path) -> list[ChildPlan]:
             *(("evaluator", name) for name in evaluators),
         ],
         "train": [("trainer", config.trainer.name), ("monitor", "monitor")],
-        "bench": [("evaluator", "evaluator"), ("monitor", "monitor")],
+        "bench": [("evaluator", "evaluator")],
     }
     log_dir = Path(config.log.save_dir) if config.log.save_dir else config.run_dir / "log"
     return [ChildPlan(service, name, config_path, log_dir / f"{name}.log") for service, name in names[config.mode]]

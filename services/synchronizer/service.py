@@ -23,6 +23,7 @@ from services.synchronizer.plan import Plan
 log = structlog.get_logger()
 
 _POLL_S = 0.1
+_MEMBERS_S = 1.0
 _SAY_AGAIN_S = 30.0
 _FINAL_EVALUATION_S = 600.0
 
@@ -92,10 +93,13 @@ class Synchronizer:
             staleness_bound=self._plan.staleness_bound,
             released=self._progress.released,
         )
+        watched_at = 0.0
         while not self._context.stopping.is_set() and self._progress.phase != "finished":
             if not lease.is_held:
                 raise Superseded(f"the lease of term {lease.term} is lost: another synchronizer leads or will")
-            await self._watch_members()
+            if time.monotonic() - watched_at > _MEMBERS_S:
+                await self._watch_members()
+                watched_at = time.monotonic()
             if self._progress.phase == "releasing":
                 await self._release_next()
             else:
@@ -105,16 +109,17 @@ class Synchronizer:
     async def _release_next(self) -> None:
         """Release the next batch, when the pace allows it."""
         train = await self._train_progress()
-        if train is not None and train.is_finished and train.step >= (train.total_steps or train.step + 1):
+        if self._is_trained_enough(train):
             await self._save(phase="draining", total_tasks=self._progress.released)
             return
         batch = self._progress.batches
-        facts = await self._facts(train)
+        newest = await self._newest()
+        facts = await self._facts(train, newest)
         reason = waiting_for(batch, self._plan.pace, facts)
-        if reason is not None:
+        if reason is not None or newest is None:
             await self._say(f"batch {batch} waits for {reason}")
             return
-        floor = WeightVersion(incarnation=0, version=floor_version(batch, self._plan.pace))
+        floor = WeightVersion(incarnation=newest.incarnation, version=floor_version(batch, self._plan.pace))
         tasks = await asyncio.to_thread(self._plan.batch, batch, floor)
         await self._bus.publish_all(tasks)
         released = self._progress.released + len(tasks)
@@ -124,12 +129,19 @@ class Synchronizer:
         )
         log.info("batch_released", batch=batch, tasks=len(tasks), floor_version=floor.version, version=facts.version)
 
-    async def _facts(self, train: TrainProgress | None) -> Facts:
+    def _is_trained_enough(self, train: TrainProgress | None) -> bool:
+        """Whether the trainer has made all steps that are wanted, though tasks are left."""
+        wanted = self._context.config.total_steps
+        return wanted is not None and train is not None and train.is_finished and train.step >= wanted
+
+    async def _newest(self) -> WeightVersion | None:
         newest = await self._bus.last(Stream.WEIGHTS)
-        announced = newest.message if newest else None
+        return newest.message.weights if newest and isinstance(newest.message, WeightsAnnounced) else None
+
+    async def _facts(self, train: TrainProgress | None, newest: WeightVersion | None) -> Facts:
         queued = await self._bus.state(Stream.TASKS)
         return Facts(
-            version=announced.weights.version if isinstance(announced, WeightsAnnounced) else None,
+            version=newest.version if newest else None,
             step=train.step if train else 0,
             oldest_unanswered=(train.answered_floor if train else 0) // self._plan.batch_size,
             outstanding=queued.messages / self._plan.batch_size,

@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 
+from services.account.table import rows
+from services.synchronizer.pace import floor_version
+from services.synchronizer.plan import pace_of
 from services.trainer.checkpoints import checkpoints
 
 TASKS = 48
@@ -90,3 +93,27 @@ async def test_an_interrupted_run_goes_on_where_it_stopped(start, config) -> Non
     second = start(config)
     assert await second.ends() == 0
     _assert_whole(second)
+
+
+@pytest.mark.chaos
+async def test_a_finished_run_goes_on_when_more_steps_are_wanted(start, config) -> None:
+    config["buffer"]["total_steps"] = 4
+    assert await start(config).ends() == 0
+    config["buffer"]["total_steps"] = 12
+    longer = start(config)
+    assert await longer.ends() == 0
+    _assert_whole(longer)
+
+
+@pytest.mark.chaos
+async def test_every_token_is_as_fresh_as_the_pace_promises(start, config) -> None:
+    config["explorer"]["rollout_model"]["engine_num"] = 2
+    run = start(config)
+    async with run.bus() as bus:
+        await run.until(bus, lambda found: found.step >= 11)
+        found = [row async for row in rows(bus)]
+        assert await run.ends() == 0
+    pace = pace_of(run.config)
+    assert found
+    for row in found:
+        assert min(row["token_versions"]) >= floor_version(row["batch"], pace)
