@@ -97,8 +97,8 @@ class Publisher:
         if limit <= 0:
             return f"stream {name} holds {size} bytes and the server's store is full: give it more disk (max_file)"
         return (
-            f"stream {name} holds {size} of {limit} bytes: it is freed as the trainer checkpoints; "
-            "if it never is, raise bus.max_experience_bytes"
+            f"stream {name} holds {size} of {limit} bytes: what a checkpoint holds is freed "
+            "(trainer.save_interval); raise bus.max_experience_bytes to keep more"
         )
 
 

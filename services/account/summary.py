@@ -7,8 +7,8 @@ from typing import Any
 
 from bus.port import Bus
 from bus.subjects import Stream
-from schemas.experiences import GroupSampled
-from schemas.reports import EvaluationReported, MetricsReported, Quarantined
+from schemas.experiences import GroupSampled, TaskAbandoned
+from schemas.reports import EvaluationReported, MetricsReported
 from schemas.state import Counts
 from services.account.shares import Interval, neither, shares
 from services.account.snapshot import Snapshot, snapshot
@@ -35,12 +35,13 @@ class _Stream:
     published: int = 0
     tokens: int = 0
     waiting: int = 0
+    abandoned: set[int] = field(default_factory=set)
 
 
 async def summarize(bus: Bus, started_at: float) -> dict[str, Any]:
     """The account of a run that began at `started_at` (seconds since the epoch)."""
     now = await snapshot(bus)
-    metrics, held, tasks_quarantined = await _metrics(bus), await _stream(bus, now), await _tasks_quarantined(bus)
+    metrics, held = await _metrics(bus), await _stream(bus, now)
     ended_at = time.time()
     counts = now.train.counts if now.train else Counts()
     return {
@@ -53,8 +54,8 @@ async def summarize(bus: Bus, started_at: float) -> dict[str, Any]:
         "evaluations": metrics.evaluations,
         "tasks": {
             "released": now.release.released if now.release else 0,
-            "answered": (now.train.answered if now.train else 0) - tasks_quarantined,
-            "quarantined": tasks_quarantined,
+            "answered": (now.train.answered if now.train else 0) - len(held.abandoned),
+            "quarantined": len(held.abandoned),
         },
         "experiences": _experiences(counts, held),
         "tokens": {"sampled": held.tokens, "trained": counts.tokens_trained},
@@ -112,15 +113,9 @@ async def _stream(bus: Bus, now: Snapshot) -> _Stream:
             held.published += len(experiences)
             held.tokens += sum(experience.response_length for experience in experiences)
             held.waiting += len(experiences) if delivery.sequence >= floor else 0
+        elif isinstance(delivery.message, TaskAbandoned):
+            held.abandoned.add(delivery.message.task.ordinal)
     return held
-
-
-async def _tasks_quarantined(bus: Bus) -> int:
-    number = 0
-    async for delivery in bus.read(Stream.QUARANTINE, follow=False):
-        message = delivery.message
-        number += isinstance(message, Quarantined) and message.stream == Stream.TASKS
-    return number
 
 
 def _time_share(metrics: _Metrics, window: Interval) -> dict[str, Any]:

@@ -78,6 +78,11 @@ WITHOUT_EFFECT: dict[str, str] = {
     "synchronizer.explorer_world_size": "explorers join and leave at will",
     "synchronizer.wait_for_checkpoint": "weights are announced when they are complete",
     "algorithm.optimizer.warmup_style": "use lr_scheduler_type",
+    "explorer.env_vars": "set them in the service's environment",
+    "synchronizer.sync_timeout": "services wait for each other as long as it takes, and say so",
+    "trainer.save_hf_checkpoint": "announced weights are in Hugging Face layout, under weights/version_N",
+    "model.rope_scaling": "set it in the model's own configuration",
+    "model.rope_theta": "set it in the model's own configuration",
     "explorer.concurrent_mode": "workflows always run concurrently, runner_per_model at once",
     "ignore_validator_suggestions": "nothing is changed silently",
 }

@@ -204,8 +204,8 @@ def _responses_leave_room(config: RunConfig) -> Iterator[Problem]:
 
 def _staleness_bound_can_be_met(config: RunConfig) -> Iterator[Problem]:
     pace = config.synchronizer
-    needed = pace.sync_offset + pace.sync_interval - 1
-    if pace.sync_style == "fixed" and pace.max_staleness is not None and 0 <= pace.max_staleness < needed:
+    needed = pace.sync_interval - 1 + (pace.sync_offset if pace.sync_style == "fixed" else 0)
+    if pace.max_staleness is not None and 0 <= pace.max_staleness < needed:
         message = (
             f"synchronizer.max_staleness={pace.max_staleness} cannot be met with sync_interval={pace.sync_interval} "
             f"and sync_offset={pace.sync_offset}: use {needed} or more, or sync more often"

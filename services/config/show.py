@@ -23,7 +23,7 @@ def render(loaded: Loaded, *, with_defaults: bool = True) -> str:
 def explain_sizes(config: RunConfig) -> list[str]:
     """How tasks become experiences and experiences become optimizer steps, line by line."""
     made = config.batch_size * config.repeat_times
-    steps = "" if config.total_steps is None else f"{config.total_steps} steps (total_steps), at most "
+    epochs = f"{config.buffer.total_epochs} epochs (total_epochs)"
     lines = {
         "run directory": f"{config.run_dir}",
         "batch": f"batch_size {config.batch_size} * repeat_times {config.repeat_times} = {made} experiences",
@@ -33,7 +33,7 @@ def explain_sizes(config: RunConfig) -> list[str]:
         "staleness": _staleness(config),
         "length": f"max_prompt_tokens {config.max_prompt_tokens} + max_response_tokens "
         f"{config.max_response_tokens} of max_model_len {config.max_model_len}",
-        "end": f"{steps}{config.buffer.total_epochs} epochs (total_epochs)",
+        "end": epochs if config.total_steps is None else f"{config.total_steps} steps (total_steps)",
     }
     return [f"{what:<15} {how}" for what, how in lines.items()]
 
@@ -44,7 +44,7 @@ def _staleness(config: RunConfig) -> str:
         return f"at most {pace.max_staleness} steps (max_staleness)"
     if pace.sync_style != "fixed":
         return f"whatever sync_style {pace.sync_style} allows"
-    return f"at most {pace.sync_offset + pace.sync_interval - 1} steps (sync_offset + sync_interval - 1)"
+    return f"at most {2 * (pace.sync_offset + pace.sync_interval - 1)} steps, 2 * (sync_offset + sync_interval - 1)"
 
 
 def _rows(loaded: Loaded, node: object, path: tuple[Part, ...], with_defaults: bool) -> Iterator[tuple[str, str]]:

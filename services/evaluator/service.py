@@ -68,12 +68,14 @@ class Evaluator:
         self._tasksets = [await asyncio.to_thread(open_taskset, settings) for settings in self._config.eval_tasksets]
 
     async def _reported(self) -> set[tuple[int, int]]:
-        """Incarnation and version of what has been judged already, by this evaluator's earlier life or another."""
-        done: set[tuple[int, int]] = set()
+        """Incarnation and version of what has been judged on every taskset, in an earlier life or by another."""
+        judged: dict[tuple[int, int], set[str]] = {}
         async for delivery in self._context.bus.read(Stream.METRICS, follow=False):
-            if isinstance(delivery.message, EvaluationReported):
-                done.add((delivery.message.weights.incarnation, delivery.message.weights.version))
-        return done
+            report = delivery.message
+            if isinstance(report, EvaluationReported):
+                judged.setdefault((report.weights.incarnation, report.weights.version), set()).add(report.taskset)
+        wanted = {taskset.name for taskset in self._tasksets}
+        return {key for key, tasksets in judged.items() if tasksets >= wanted}
 
     async def _follow(self, reported: set[tuple[int, int]]) -> None:
         async for announced in announcements(self._context.bus, start=1):

@@ -18,6 +18,7 @@ from bus.server import LocalServer
 from schemas.state import RunDeclared
 from services.account.snapshot import snapshot
 from services.account.summary import summarize
+from services.config.errors import ConfigError, Problem
 from services.config.tree import RunConfig
 from services.launcher.child import Child, ChildFailed
 from services.launcher.plans import plans
@@ -37,8 +38,14 @@ _BUS_POLL_S = 0.5
 
 def prepared(config: RunConfig) -> RunConfig:
     """The run to start: under another name where the directory is in use and the run is not to be continued."""
-    if config.continue_from_checkpoint or config.mode != "both" or not _is_used(config.run_dir):
+    if config.continue_from_checkpoint or config.mode not in ("both", "train") or not _is_used(config.run_dir):
         return config
+    if config.mode == "train":
+        key = "continue_from_checkpoint"
+        raise ConfigError(
+            str(config.run_dir),
+            [Problem(key, f"{key}=false, but the run has begun here: set it to true, or choose another name")],
+        )
     name = f"{config.name}_{time.strftime('%Y%m%d%H%M%S')}"
     log.info("run_renamed", name=name, reason=f"{config.run_dir} is in use, and continue_from_checkpoint is false")
     return config.model_copy(update={"name": name})
@@ -160,10 +167,18 @@ def _on_interrupt() -> asyncio.Event:
 
 
 def _write_config(config: RunConfig) -> Path:
-    """The resolved configuration, which every service of this launcher reads."""
+    """The resolved configuration, which every service of this launcher reads.
+
+    Whether the run is continued has been decided by now; a service that is started again goes on in any case.
+    """
     suffix = "" if config.mode == "both" else f".{config.mode}-{config.explorer.name}"
     path = config.run_dir / f"{CONFIG_FILE.removesuffix('.yaml')}{suffix}.yaml"
-    write_file(path, yaml.safe_dump(config.model_dump(mode="json", exclude_unset=True), sort_keys=False))
+    write_file(
+        path,
+        yaml.safe_dump(
+            config.model_dump(mode="json", exclude_unset=True) | {"continue_from_checkpoint": True}, sort_keys=False
+        ),
+    )
     return path
 
 
@@ -194,4 +209,4 @@ def summary_lines(summary: dict[str, Any]) -> list[str]:
 
 
 def _is_used(run_dir: Path) -> bool:
-    return run_dir.is_dir() and any(run_dir.iterdir())
+    return any(run_dir.glob("global_step_*")) or (run_dir / "bus").is_dir()

@@ -5,6 +5,7 @@ from pathlib import Path
 from schemas.reports import ServiceName
 from services.config.tree import RunConfig
 from services.launcher.child import ChildPlan
+from services.launcher.devices import VISIBLE, devices
 
 
 def plans(config: RunConfig, config_path: Path) -> list[ChildPlan]:
@@ -28,7 +29,18 @@ def plans(config: RunConfig, config_path: Path) -> list[ChildPlan]:
         "bench": [("evaluator", "evaluator")],
     }
     log_dir = Path(config.log.save_dir) if config.log.save_dir else config.run_dir / "log"
-    return [ChildPlan(service, name, config_path, log_dir / f"{name}.log") for service, name in names[config.mode]]
+    chosen = names[config.mode]
+    visible = devices(config, chosen)
+    return [
+        ChildPlan(
+            service,
+            name,
+            config_path,
+            log_dir / f"{name}.log",
+            {VISIBLE: visible[name]} if name in visible else {},
+        )
+        for service, name in chosen
+    ]
 
 
 def _numbered(name: str, number: int) -> str:

@@ -229,7 +229,15 @@ class Trainer:
             await asyncio.to_thread(self._commit_checkpoint, self._config.run_dir)
         self._checkpoint_step = self._ledger.step
         await self._put_progress()
+        await self._free_stream()
         return time.monotonic() - started
+
+    async def _free_stream(self) -> None:
+        """Free what the checkpoint just committed holds, once the stream is more than half full."""
+        held = await self._bus.state(Stream.EXPERIENCES)
+        if held.limit_bytes is not None and held.size_bytes > held.limit_bytes / 2:
+            await self._bus.purge(Stream.EXPERIENCES, up_to=self._ledger.sequences.floor)
+            log.info("experiences_freed", below_sequence=self._ledger.sequences.floor, held_bytes=held.size_bytes)
 
     def _commit_checkpoint(self, run_dir: Path) -> None:
         checkpoints.commit(run_dir, self._ledger, self._backend.write_checkpoint)

@@ -93,9 +93,10 @@ async def test_garbage_on_every_subject_is_quarantined_and_stops_nobody(start, c
 @pytest.mark.chaos
 async def test_a_second_synchronizer_takes_over_from_a_dead_one(start, config, server) -> None:
     run = start(_side(config, server.url, "both"))
-    standby = start(_side(config, server.url, "explore"), "synchronizer", file="standby.yaml")
     async with run.bus() as bus:
-        await run.until(bus, lambda found: found.step >= 2 and len(found.members) == 5)
+        await run.until(bus, lambda found: found.step >= 1)
+        standby = start(_side(config, server.url, "explore"), "synchronizer", file="standby.yaml")
+        await run.until(bus, lambda found: len(found.members) == 5)
         holder = await bus.lease_holder("synchronizer")
         assert holder is not None
         os.kill(await _synchronizer(bus, holder.holder), signal.SIGKILL)

@@ -15,6 +15,11 @@ from schemas.weights import WeightVersion
 from services.inference.engine import Sampling
 from services.inference.vllm_engine import VllmEngine, VllmSettings
 
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),  # what Ray and vLLM leave open
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+
 
 @pytest.fixture
 def noised_model(tiny_model: Path, tmp_path: Path) -> Path:

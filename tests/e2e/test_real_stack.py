@@ -12,6 +12,11 @@ import pytest
 
 from services.trainer.checkpoints import checkpoints
 
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),  # what Ray and vLLM leave open
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+
 
 @pytest.mark.e2e
 async def test_a_run_trains_evaluates_records_and_exports(start, real_config, tmp_path: Path) -> None:

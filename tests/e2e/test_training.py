@@ -42,6 +42,12 @@ def _weights(backend: VerlBackend, directory: Path) -> dict[str, Any]:
     return load_file(directory / "model.safetensors")
 
 
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),  # what Ray and vLLM leave open
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+
+
 @pytest.mark.e2e
 def test_two_ranks_train_as_one_and_a_checkpoint_goes_on_exactly(real_config, tmp_path: Path) -> None:
     two = _backend(real_config, tmp_path, ranks=2)

@@ -35,11 +35,12 @@ class VerlBackend:
         self._start_ray()
         from verl.workers.utils.losses import ppo_loss
 
-        self._actor = self._worker_group(forward_only=False)
+        pool = self._resource_pool()
+        self._actor = self._worker_group(pool, forward_only=False)
         self._actor.reset()
         self._actor.set_loss_fn(partial(ppo_loss, verl_settings.actor_config(self._config)))
         if self._loss.uses_reference:
-            self._reference = self._worker_group(forward_only=True)
+            self._reference = self._worker_group(pool, forward_only=True)
             self._reference.reset()
         if checkpoint is not None:
             self._actor.load_checkpoint(str(checkpoint / "actor"), None, False)
@@ -115,18 +116,23 @@ class VerlBackend:
     def _threads(self) -> int:
         return max(1, (os.cpu_count() or 1) // self._ranks)
 
-    def _worker_group(self, forward_only: bool) -> Any:
+    def _resource_pool(self) -> Any:
+        """The places of all ranks; actor and reference policy share them."""
+        from verl.single_controller.ray import RayResourcePool
+
+        return RayResourcePool(
+            process_on_nodes=_spread(self._ranks, self._config.cluster.gpu_per_node),
+            use_gpu=not verl_settings.on_cpu(self._config),
+            max_colocate_count=2 if self._loss.uses_reference else 1,
+        )
+
+    def _worker_group(self, pool: Any, forward_only: bool) -> Any:
         import ray
-        from verl.single_controller.ray import RayClassWithInitArgs, RayResourcePool, RayWorkerGroup
+        from verl.single_controller.ray import RayClassWithInitArgs, RayWorkerGroup
 
         from services.trainer.backends.verl_worker import FsdpWorker
 
         on_cpu = verl_settings.on_cpu(self._config)
-        pool = RayResourcePool(
-            process_on_nodes=_spread(self._ranks, self._config.cluster.gpu_per_node),
-            use_gpu=not on_cpu,
-            max_colocate_count=2 if self._loss.uses_reference else 1,
-        )
         worker = RayClassWithInitArgs(
             ray.remote(FsdpWorker), config=verl_settings.worker_config(self._config, forward_only)
         )

@@ -37,6 +37,9 @@ class _CpuDevice(types.ModuleType):
     def get_device_name(self, *_: object) -> str:
         return "CPU"
 
+    def set_rng_state(self, state: torch.Tensor) -> None:
+        torch.set_rng_state(state)
+
     def mem_get_info(self, *_: object) -> tuple[int, int]:
         import psutil
 

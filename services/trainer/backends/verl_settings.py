@@ -70,7 +70,11 @@ def actor_config(config: RunConfig) -> Any:
 
 
 def worker_config(config: RunConfig, forward_only: bool = False) -> Any:
-    """veRL's `TrainingWorkerConfig` for one worker group: the actor, or the reference policy (`forward_only`)."""
+    """veRL's `TrainingWorkerConfig` for one worker group: the actor, or the reference policy (`forward_only`).
+
+    veRL's forward-only engine offloads from an accelerator; on the CPU the reference is an engine never stepped.
+    """
+    forward_only = forward_only and not on_cpu(config)
     from verl.trainer.config import CheckpointConfig
     from verl.workers.config import TrainingWorkerConfig
 

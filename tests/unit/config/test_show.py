@@ -46,5 +46,5 @@ def test_the_sizes_are_explained(loaded: Load) -> None:
     text = "\n".join(explain_sizes(loaded("synchronizer.sync_interval=2", "synchronizer.sync_offset=1").config))
     assert "batch_size 4 * repeat_times 8 = 32 experiences" in text
     assert "every 2 optimizer steps (sync_interval)" in text
-    assert "at most 2 steps (sync_offset + sync_interval - 1)" in text
+    assert "at most 4 steps, 2 * (sync_offset + sync_interval - 1)" in text
     assert "1 epochs (total_epochs)" in text
