@@ -31,8 +31,16 @@ class Opener:
         self._blobs = blobs
         self._publisher = publisher
 
-    async def open(self, stream: Stream, subject: str, sequence: int, payload: bytes, attempts: int = 0) -> Opened:
-        """The message in `payload`. A failure is quarantined before this returns."""
+    async def open(
+        self,
+        stream: Stream,
+        subject: str,
+        sequence: int,
+        payload: bytes,
+        attempts: int = 0,
+        is_kept: bool = True,
+    ) -> Opened:
+        """The message in `payload`. A failure is quarantined before this returns, unless not `is_kept`."""
         digest = None
         try:
             message = decode(payload)
@@ -43,7 +51,7 @@ class Opener:
             return Opened(message, None, digest)
         except (SchemaError, BlobMissing) as error:
             reason = str(error)
-        if stream is not Stream.QUARANTINE:
+        if is_kept and stream is not Stream.QUARANTINE:
             await self.quarantine(stream, subject, sequence, payload, reason, attempts)
         return Opened(None, reason, digest)
 

@@ -140,7 +140,7 @@ class Bus(Protocol):
         """
 
     async def last(self, stream: Stream) -> Delivery | None:
-        """The newest message of a stream."""
+        """The newest message of a stream that can be read. Nothing is quarantined by looking."""
 
     async def state(self, stream: Stream) -> StreamState: ...
 

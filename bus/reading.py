@@ -61,23 +61,34 @@ class LogReader:
             await self._forget()
 
     async def last(self) -> LogDelivery | None:
-        """The newest message of the stream."""
+        """The newest message that can be read. Garbage behind it hides nothing, and is left to the readers."""
+        raw = await self._stored(None)
+        sequence = raw.seq or 0 if raw is not None else 0
+        while sequence > 0:
+            if raw is not None:
+                subject, payload = raw.subject or "", raw.data or b""
+                opened = await self._opener.open(self._stream, subject, sequence, payload, is_kept=False)
+                if opened.message is not None:
+                    stored_at = raw.time.timestamp() if raw.time else 0.0
+                    return LogDelivery(opened.message, None, sequence, subject, stored_at, payload)
+            sequence -= 1
+            raw = await self._stored(sequence) if sequence > 0 else None
+        return None
+
+    async def _stored(self, sequence: int | None) -> api.RawStreamMsg | None:
+        """The message at `sequence`, or the newest of all for None; None where there is none."""
 
         async def request() -> api.RawStreamMsg | None:
             try:
-                return await self._connection.jetstream.get_msg(self._name, subject=_LAST_SUBJECT)
+                if sequence is None:
+                    return await self._connection.jetstream.get_msg(self._name, subject=_LAST_SUBJECT)
+                return await self._connection.jetstream.get_msg(self._name, seq=sequence)
             except nats.js.errors.NotFoundError as error:
                 if "stream" in (error.description or ""):
                     raise self._missing() from error
                 return None
 
-        raw = await Patience(self._connection, f"last of {self._name}").until_answered(request)
-        if raw is None:
-            return None
-        sequence, subject, payload = raw.seq or 0, raw.subject or "", raw.data or b""
-        opened = await self._opener.open(self._stream, subject, sequence, payload)
-        stored_at = raw.time.timestamp() if raw.time else 0.0
-        return LogDelivery(opened.message, opened.error, sequence, subject, stored_at, payload)
+        return await Patience(self._connection, f"last of {self._name}").until_answered(request)
 
     async def _pull(self, position: int, is_waiting: bool) -> Pulled:
         if self._losses != self._connection.losses:

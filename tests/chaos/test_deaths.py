@@ -29,7 +29,7 @@ def _assert_whole(run: Any) -> None:
 
 
 @pytest.mark.chaos
-@pytest.mark.parametrize("service", ["explorer", "trainer", "synchronizer", "monitor"])
+@pytest.mark.parametrize("service", ["explorer", "trainer", "synchronizer"])
 async def test_a_run_survives_kill_9_of_a_service(start, config, service) -> None:
     run = start(config)
     async with run.bus() as bus:

@@ -219,3 +219,17 @@ async def test_a_reader_of_a_closed_bus_ends_with_an_error(join, said, first):
     await bus.close()
     with pytest.raises(BusUnavailable):
         await waiting
+
+
+async def test_garbage_after_the_newest_message_does_not_hide_it(bus, said, raw):
+    stored = await bus.publish(said.group(1))
+    for payload in (b"", b"\xff", b"\x81\xa1s\xa1x"):
+        await raw.jetstream().publish(f"{ROOT}.experiences.mallory", payload)
+    newest = await bus.last(Stream.EXPERIENCES)
+    assert newest is not None
+    assert (newest.sequence, newest.message) == (stored.sequence, said.group(1))
+
+
+async def test_a_stream_of_garbage_alone_has_no_newest_message(bus, raw):
+    await raw.jetstream().publish(f"{ROOT}.experiences.mallory", b"\xff")
+    assert await bus.last(Stream.EXPERIENCES) is None

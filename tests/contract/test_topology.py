@@ -21,7 +21,7 @@ async def test_declaring_twice_changes_nothing(bus, join, said):
     other = await join()
     await asyncio.gather(other.declare(), bus.declare())
     assert (await bus.state(Stream.EXPERIENCES)).messages == 1
-    assert (await bus.state(Stream.EXPERIENCES)).limit_bytes == 8 * GIB
+    assert (await bus.state(Stream.EXPERIENCES)).limit_bytes == 2 * GIB
 
 
 async def test_a_changed_limit_is_adopted_and_nothing_is_lost(bus, join, said, settings):

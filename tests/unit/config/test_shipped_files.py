@@ -137,5 +137,5 @@ def test_the_quickstart_samples_freely_in_training_and_greedily_in_evaluation() 
     config = load(CONFIGS / "quickstart.yaml").config
     training = config.generation(config.tasksets[0])
     evaluation = config.generation(config.eval_tasksets[0])
-    assert (training.temperature, training.max_tokens, training.n, training.stop) == (1.0, 6, 8, ["\n"])
-    assert (evaluation.temperature, evaluation.max_tokens, evaluation.n, evaluation.stop) == (0.0, 6, 1, ["\n"])
+    assert (training.temperature, training.max_tokens, training.n, training.stop) == (1.0, 4, 8, ["\n"])
+    assert (evaluation.temperature, evaluation.max_tokens, evaluation.n, evaluation.stop) == (0.0, 4, 1, ["\n"])
