@@ -26,7 +26,7 @@ $(INSTALLED): requirements/cpu.txt pyproject.toml
 	@touch $@
 	@echo "setup: done"
 
-quickstart: setup  ## Fine-tune a small model on this machine's CPU while you watch (about 8 minutes)
+quickstart: setup  ## Fine-tune a small model on this machine's CPU while you watch (about 7 minutes)
 	$(BIN)/trinity prepare
 	$(BIN)/trinity run --config configs/quickstart.yaml $(ARGS)
 
@@ -48,8 +48,8 @@ check-configs: setup  ## Validate every configuration file
 	done < <(find configs -name '*.yaml' | sort); \
 	rm -f $(VENV)/.check.log; exit $$failed
 
-bench: setup  ## Measure what the tests marked `bench` measure
-	$(BIN)/pytest -m bench -s $(ARGS)
+bench: setup  ## Measure speed against stated references (benchmarks/)
+	$(BIN)/python benchmarks/codec.py
 
 clean:  ## Remove caches and build outputs; keep .venv, prepared models and runs
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -175,9 +175,7 @@ def _write_config(config: RunConfig) -> Path:
     path = config.run_dir / f"{CONFIG_FILE.removesuffix('.yaml')}{suffix}.yaml"
     write_file(
         path,
-        yaml.safe_dump(
-            config.model_dump(mode="json", exclude_unset=True) | {"continue_from_checkpoint": True}, sort_keys=False
-        ),
+        yaml.safe_dump(settled, sort_keys=False),
     )
     return path
 
