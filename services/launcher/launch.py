@@ -173,10 +173,9 @@ def _write_config(config: RunConfig) -> Path:
     """
     suffix = "" if config.mode == "both" else f".{config.mode}-{config.explorer.name}"
     path = config.run_dir / f"{CONFIG_FILE.removesuffix('.yaml')}{suffix}.yaml"
-    write_file(
-        path,
-        yaml.safe_dump(settled, sort_keys=False),
-    )
+    settled = config.model_dump(mode="json", exclude_unset=True)
+    settled |= {"continue_from_checkpoint": True, "checkpoint_job_dir": str(config.run_dir)}
+    write_file(path, yaml.safe_dump(settled, sort_keys=False))
     return path
 
 
