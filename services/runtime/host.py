@@ -22,6 +22,9 @@ Run = Callable[[Context], Awaitable[None]]
 
 EXIT_FAILED = 1
 
+_LONGEST_FAREWELL_S = 120.0
+"""A service that waits for a bus that is gone for good must not outlive its launcher. What it holds is redelivered."""
+
 
 def member_name(service: ServiceName, name: str | None = None) -> str:
     """A name that no other member of the run has, unless one was given."""
@@ -31,8 +34,14 @@ def member_name(service: ServiceName, name: str | None = None) -> str:
 async def host(config: RunConfig, service: ServiceName, name: str, run: Run) -> int:
     """Run one service until it ends by itself or is told to (SIGTERM, SIGINT). Returns the process's exit status."""
     stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def stop() -> None:
+        stopping.set()
+        loop.call_later(config.explorer.leave_timeout + _LONGEST_FAREWELL_S, os._exit, EXIT_FAILED)
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+        loop.add_signal_handler(number, stop)
     bus = await join(config, name)
     member = Member(service, name)
     synchronizer = config.synchronizer
