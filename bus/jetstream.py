@@ -15,7 +15,8 @@ from bus.errors import BusRefused
 from bus.keyvalue import KeyValue
 from bus.leasing import KeyLease, lease_holder, take
 from bus.opening import Opener
-from bus.port import Bus, Delivery, Queue, Revised, Stored, StreamState
+from bus.outlining import outlines
+from bus.port import Bus, Delivery, Outline, Queue, Revised, Stored, StreamState
 from bus.publishing import Publisher
 from bus.purging import claims, drop_unclaimed
 from bus.queueing import TaskQueue
@@ -69,6 +70,9 @@ class JetStreamBus:
     async def publish(self, message: Message, deadline_s: float | None = None) -> Stored:
         return await self._publisher.publish(message, deadline_s)
 
+    async def publish_next(self, message: Message, after: int) -> Stored:
+        return await self._publisher.publish(message, after=after)
+
     async def publish_all(self, messages: Sequence[Message], window: int = 32) -> list[Stored]:
         return await self._publisher.publish_all(messages, window)
 
@@ -78,6 +82,9 @@ class JetStreamBus:
     def read(self, stream: Stream, start: int = 1, follow: bool = True) -> AsyncIterator[Delivery]:
         last = None if follow else asyncio.ensure_future(self._last_sequence(stream))
         return self._read(stream, start, last)
+
+    def outlines(self, stream: Stream, start: int = 1) -> AsyncIterator[Outline]:
+        return outlines(self._connection, stream_name(self._run, stream), start)
 
     async def last(self, stream: Stream) -> Delivery | None:
         return await LogReader(self._connection, self._run, stream, self._opener).last()

@@ -4,7 +4,7 @@ Delivery is at least once. An acknowledged publish is stored. Whatever cannot be
 itself before the reader sees it, as a `Delivery` whose `message` is None.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -43,6 +43,17 @@ class StreamState:
     limit_bytes: int | None
     pending: int = 0
     in_hand: int = 0
+
+
+@dataclass(frozen=True)
+class Outline:
+    """A message of a stream without its body: `size_bytes` with its headers, `stored_at` in seconds since the epoch."""
+
+    sequence: int
+    subject: str
+    size_bytes: int
+    stored_at: float
+    headers: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -127,6 +138,13 @@ class Bus(Protocol):
             BusRefused: the server refuses for a lasting reason.
         """
 
+    async def publish_next(self, message: Message, after: int) -> Stored:
+        """`publish`, on condition that `after` is the last sequence that its stream has given out.
+
+        Raises:
+            RevisionConflict: somebody else has published since.
+        """
+
     async def publish_all(self, messages: Sequence[Message], window: int = 32) -> list[Stored]:
         """`publish` of each, with at most `window` in flight."""
 
@@ -138,6 +156,9 @@ class Bus(Protocol):
 
         With `follow` it waits for more for ever; otherwise it ends at the sequence that was last when it was called.
         """
+
+    def outlines(self, stream: Stream, start: int = 1) -> AsyncIterator[Outline]:
+        """The messages stored now from sequence `start` on, without their bodies. Nothing is decoded."""
 
     async def last(self, stream: Stream) -> Delivery | None:
         """The newest message of a stream that can be read. Nothing is quarantined by looking."""

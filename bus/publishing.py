@@ -11,7 +11,7 @@ from nats.js import api
 from bus.blobs import Blobs
 from bus.connection import Connection
 from bus.delivery import CLAIM_HEADER
-from bus.errors import BusRefused
+from bus.errors import BusRefused, RevisionConflict
 from bus.port import Stored
 from bus.retrying import Failure, Patience
 from bus.subjects import MESSAGE_IDS, SUBJECTS, Stream, stream_name, token
@@ -30,9 +30,11 @@ class Publisher:
         self._run = run
         self._blobs = blobs
 
-    async def publish(self, message: Message, deadline_s: float | None = None) -> Stored:
+    async def publish(self, message: Message, deadline_s: float | None = None, after: int | None = None) -> Stored:
         stream, subject = self._address(message)
         headers = _headers(message)
+        if after is not None:
+            headers[api.Header.EXPECTED_LAST_SEQUENCE.value] = str(after)
         payload = encode(message)
         if len(payload) > min(self._connection.settings.spill_bytes, self._connection.largest_payload):
             payload, headers = await self._spilled(payload, headers, deadline_s)
@@ -45,7 +47,12 @@ class Publisher:
             return await self._advice(name) if kind is Failure.FULL else f"waiting for stream {name}"
 
         patience = Patience(self._connection, f"publish to {subject}", deadline_s, "publish_waiting")
-        acked = await patience.until_answered(request, subject, advice)
+        try:
+            acked = await patience.until_answered(request, subject, advice)
+        except RevisionConflict:
+            if after is None or await self._id_at(name, after + 1) != headers[api.Header.MSG_ID.value]:
+                raise
+            return Stored(sequence=after + 1, is_duplicate=True)  # an earlier attempt, whose word was lost
         if acked.duplicate and CLAIM_HEADER in headers:
             await self._drop_if_unclaimed(name, acked.seq, headers[CLAIM_HEADER])
         return Stored(sequence=acked.seq, is_duplicate=bool(acked.duplicate))
@@ -77,6 +84,17 @@ class Publisher:
 
     async def _drop_if_unclaimed(self, name: str, sequence: int, digest: str) -> None:
         """The message that stood there already may have been another, with a blob of its own."""
+        headers = await self._headers_at(name, sequence)
+        if headers is None:
+            return  # it has been read and purged: its blob goes with it
+        if headers.get(CLAIM_HEADER) != digest:
+            await self._blobs.drop(digest)
+
+    async def _id_at(self, name: str, sequence: int) -> str | None:
+        return (await self._headers_at(name, sequence) or {}).get(api.Header.MSG_ID.value)
+
+    async def _headers_at(self, name: str, sequence: int) -> dict[str, str] | None:
+        """The headers of a stored message; None where there is none."""
 
         async def request() -> api.RawStreamMsg:
             return await self._connection.jetstream.get_msg(name, seq=sequence)
@@ -84,9 +102,8 @@ class Publisher:
         try:
             stored = await Patience(self._connection, f"look at {name} {sequence}").until_answered(request)
         except BusRefused:
-            return  # it has been read and purged: its blob goes with it
-        if (stored.headers or {}).get(CLAIM_HEADER) != digest:
-            await self._blobs.drop(digest)
+            return None
+        return stored.headers or {}
 
     async def _advice(self, name: str) -> str:
         try:

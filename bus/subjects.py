@@ -77,9 +77,9 @@ SUBJECTS: dict[type[Message], tuple[Stream, Callable[..., str]]] = {
 }
 
 MESSAGE_IDS: dict[type[Message], Callable[..., str]] = {
-    TaskReleased: lambda m: f"{m.run}:task:{m.task.ordinal}",
-    GroupSampled: lambda m: f"{m.run}:answer:{m.task.ordinal}",
-    TaskAbandoned: lambda m: f"{m.run}:answer:{m.task.ordinal}",
+    TaskReleased: lambda m: f"{m.run}:task:{m.task.ordinal}:{m.retry}",
+    GroupSampled: lambda m: f"{m.run}:answer:{m.task.ordinal}:{m.retry}",
+    TaskAbandoned: lambda m: f"{m.run}:answer:{m.task.ordinal}:{m.retry}",
     WeightsAnnounced: lambda m: f"{m.run}:weights:{m.weights.incarnation}:{m.weights.version}:{m.is_final}",
     EvaluationReported: lambda m: f"{m.run}:evaluation:{m.weights.incarnation}:{m.weights.version}:{m.taskset}",
     Quarantined: lambda m: f"{m.run}:quarantined:{m.stream}:{m.sequence}",

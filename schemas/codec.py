@@ -13,7 +13,16 @@ from schemas.errors import SchemaError
 from schemas.experiences import GroupSampled, TaskAbandoned
 from schemas.message import Message
 from schemas.reports import EvaluationReported, MetricsReported, Quarantined
-from schemas.state import IncarnationTaken, LeaseHeld, MemberSeen, ReleaseProgress, RunDeclared, TrainProgress
+from schemas.state import (
+    IncarnationTaken,
+    LeaseHeld,
+    MemberSeen,
+    ReleaseProgress,
+    RunDeclared,
+    TaskExcused,
+    TasksetOffered,
+    TrainProgress,
+)
 from schemas.tasks import TaskReleased
 from schemas.weights import WeightsAnnounced
 
@@ -34,6 +43,8 @@ MESSAGES: dict[str, type[Message]] = {
         ReleaseProgress,
         TrainProgress,
         IncarnationTaken,
+        TasksetOffered,
+        TaskExcused,
     )
 }
 

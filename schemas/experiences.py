@@ -51,7 +51,11 @@ class Experience(Value):
 
 
 class GroupSampled(Message):
-    """All experiences of one task: the unit of publishing, because group advantages need the whole group."""
+    """All experiences of one task: the unit of publishing, because group advantages need the whole group.
+
+    `tokenizer` is the fingerprint of the tokenizer that made the token ids; empty where it is not known. `retry` is
+    that of the task that was answered.
+    """
 
     schema_name: ClassVar[str] = "group_sampled"
 
@@ -64,6 +68,8 @@ class GroupSampled(Message):
     attempt: int = Field(default=1, ge=1)
     started_at: float = 0.0
     finished_at: float = 0.0
+    tokenizer: str = ""
+    retry: int = Field(default=0, ge=0)
 
 
 class TaskAbandoned(Message):
@@ -79,3 +85,4 @@ class TaskAbandoned(Message):
     attempts: int = Field(ge=1)
     error: str
     abandoned_at: float = 0.0
+    retry: int = Field(default=0, ge=0)

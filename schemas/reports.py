@@ -54,7 +54,10 @@ class EvaluationReported(Message):
 
 
 class Quarantined(Message):
-    """A message or task that could not be used, kept whole with its reason and origin."""
+    """A message or task that could not be used, kept whole with its reason and origin.
+
+    `message_id` is the id under which it was published, `origin` the service that put it here.
+    """
 
     schema_name: ClassVar[str] = "quarantined"
 
@@ -67,3 +70,4 @@ class Quarantined(Message):
     origin: str = ""
     attempts: int = 0
     at: float = 0.0
+    message_id: str = ""

@@ -50,8 +50,32 @@ class LeaseHeld(Message):
     renewed_at: float
 
 
+class TasksetShare(Value):
+    """A taskset of a segment, of which `consumed` tasks were released before the segment began."""
+
+    name: str
+    consumed: int = Field(default=0, ge=0)
+
+
+class Segment(Value):
+    """From the task `first_ordinal` on, tasks are a mixture of these tasksets."""
+
+    first_ordinal: int = Field(ge=0)
+    tasksets: tuple[TasksetShare, ...]
+
+
+class Reissued(Value):
+    """A task that was released anew because its message or its answer had been lost."""
+
+    ordinal: int = Field(ge=0)
+    times: int = Field(ge=1)
+
+
 class ReleaseProgress(Message):
-    """How far the synchronizer has released: tasks `0 .. released-1`, in batches `0 .. batches-1`."""
+    """How far the synchronizer has released: tasks `0 .. released-1`, in batches `0 .. batches-1`.
+
+    `segments` say from which ordinal on which tasksets are mixed; `reissued` names tasks that were released again.
+    """
 
     schema_name: ClassVar[str] = "release_progress"
 
@@ -63,6 +87,8 @@ class ReleaseProgress(Message):
     total_batches: int | None = None
     waiting_for: str = ""
     updated_at: float = 0.0
+    segments: tuple[Segment, ...] = ()
+    reissued: tuple[Reissued, ...] = ()
 
 
 class Counts(Value):
@@ -77,7 +103,8 @@ class Counts(Value):
 
 class TrainProgress(Message):
     """How far the trainer is: `answered_floor` is the lowest task ordinal that it has not yet seen answered,
-    `sequence_floor` the lowest sequence of the experience stream that is not in the weights."""
+    `answered_above` those beyond it that it has; `sequence_floor` is the lowest sequence of the experience stream that
+    is not in the weights, `read_sequence` the last one that was read. `waiting_for` says in words what holds it up."""
 
     schema_name: ClassVar[str] = "train_progress"
 
@@ -93,13 +120,49 @@ class TrainProgress(Message):
     sequence_floor: int = Field(default=1, ge=1)
     is_finished: bool = False
     updated_at: float = 0.0
+    answered_above: tuple[int, ...] = ()
+    read_sequence: int = Field(default=0, ge=0)
+    waiting_for: str = ""
+
+
+class Resumed(Value):
+    """An incarnation of the trainer, and the step from which it went on."""
+
+    incarnation: int = Field(ge=1)
+    step: int = Field(ge=0)
 
 
 class IncarnationTaken(Message):
-    """The number of times a trainer has begun this run, taken by compare-and-set."""
+    """The number of times a trainer has begun this run, taken by compare-and-set.
+
+    `lineage` says from which step each incarnation went on: what an earlier one made after that step is not part of
+    the run.
+    """
 
     schema_name: ClassVar[str] = "incarnation_taken"
 
     incarnation: int = Field(ge=1)
     trainer: str
     taken_at: float
+    lineage: tuple[Resumed, ...] = ()
+
+
+class TasksetOffered(Message):
+    """A taskset that an explorer has brought: the synchronizer adds it to the mixture. `config` is its section."""
+
+    schema_name: ClassVar[str] = "taskset_offered"
+
+    run: str
+    name: str
+    config: dict[str, Any]
+    offered_by: str
+    offered_at: float
+
+
+class TaskExcused(Message):
+    """Deliveries of a task that ended by a hand-back, which is no failure: they do not count as attempts."""
+
+    schema_name: ClassVar[str] = "task_excused"
+
+    ordinal: int = Field(ge=0)
+    times: int = Field(ge=1)

@@ -23,7 +23,11 @@ class TaskIdentity(Value):
 
 
 class TaskReleased(Message):
-    """A task that may be started by an explorer whose weights satisfy `floor`."""
+    """A task that may be started by an explorer whose weights satisfy `floor`.
+
+    `term` is that of the synchronizer that released it; `retry` counts how often the same ordinal was put back after
+    its message or its answer had been lost.
+    """
 
     schema_name: ClassVar[str] = "task_released"
 
@@ -40,3 +44,5 @@ class TaskReleased(Message):
     floor: WeightVersion = WeightVersion()
     batch_tasks: int = Field(default=0, ge=0)
     released_at: float = 0.0
+    term: int = Field(default=0, ge=0)
+    retry: int = Field(default=0, ge=0)

@@ -17,8 +17,17 @@ from schemas.blobs import BlobClaimed
 from schemas.codec import MESSAGES
 from schemas.message import Message
 from schemas.reports import ServiceName
-from schemas.state import IncarnationTaken, LeaseHeld, MemberSeen, ReleaseProgress, RunDeclared, TrainProgress
-from services.runtime.keys import DECLARED, INCARNATION, LEADER, MEMBERS, RELEASE, TRAIN
+from schemas.state import (
+    IncarnationTaken,
+    LeaseHeld,
+    MemberSeen,
+    ReleaseProgress,
+    RunDeclared,
+    TaskExcused,
+    TasksetOffered,
+    TrainProgress,
+)
+from services.runtime.keys import DECLARED, EXCUSES, INCARNATION, LEADER, MEMBERS, OFFERS, RELEASE, TRAIN
 
 Document = dict[str, Any]
 
@@ -44,6 +53,7 @@ PARAMETERS = {
     "digest": "SHA-256 of the whole blob, in hexadecimal.",
     "number": "Which chunk of the blob, from 0.",
     "member": "The member's name, escaped as keys are.",
+    "ordinal": "The ordinal of the task.",
 }
 KEYS: dict[str, type[Message]] = {
     DECLARED: RunDeclared,
@@ -53,6 +63,8 @@ KEYS: dict[str, type[Message]] = {
     lease_key(LEADER): LeaseHeld,
     term_key(LEADER): LeaseHeld,
     f"{MEMBERS}{{service}}.{{member}}": MemberSeen,
+    f"{OFFERS}{{taskset}}": TasksetOffered,
+    f"{EXCUSES}{{ordinal}}": TaskExcused,
 }
 
 

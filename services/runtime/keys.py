@@ -19,6 +19,20 @@ LEADER = "synchronizer"
 
 MEMBERS = "member."
 
+OFFERS = "taskset."
+
+EXCUSES = "excused."
+
+
+def offer_key(taskset: str) -> str:
+    """`TasksetOffered`, by the explorer that brings the taskset."""
+    return f"{OFFERS}{taskset}"
+
+
+def excuse_key(ordinal: int) -> str:
+    """`TaskExcused`, by the explorers that have handed the task back."""
+    return f"{EXCUSES}{ordinal}"
+
 
 def member_key(service: ServiceName, member: str) -> str:
     """`MemberSeen`, by each member for itself."""

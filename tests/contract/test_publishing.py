@@ -6,7 +6,7 @@ import dataclasses
 import pytest
 from structlog.testing import capture_logs
 
-from bus.errors import BusRefused, PublishTimeout, StreamFull
+from bus.errors import BusRefused, PublishTimeout, RevisionConflict, StreamFull
 from bus.port import LeaseTerms
 from bus.settings import HEADER_ROOM_BYTES, KIB, MIB, BusSettings
 from bus.subjects import Stream
@@ -220,3 +220,12 @@ async def test_trap_headers_are_not_changed_by_a_publish_with_a_time_to_live(bus
     await bus.put("kept", said.held("a"), ttl_s=1)
     revision = await bus.put("kept", said.held("b"))
     assert (await bus.get("kept")).revision == revision
+
+
+async def test_a_conditional_publish_is_stored_once_and_only_after_what_it_expects(bus, said) -> None:
+    first = await bus.publish_next(said.group(0), after=0)
+    again = await bus.publish_next(said.group(0), after=0)
+    assert (first.sequence, again.sequence, again.is_duplicate) == (1, 1, True)
+    with pytest.raises(RevisionConflict):
+        await bus.publish_next(said.group(1), after=0)
+    assert (await bus.publish_next(said.group(1), after=1)).sequence == 2

@@ -233,3 +233,14 @@ async def test_garbage_after_the_newest_message_does_not_hide_it(bus, said, raw)
 async def test_a_stream_of_garbage_alone_has_no_newest_message(bus, raw):
     await raw.jetstream().publish(f"{ROOT}.experiences.mallory", b"\xff")
     assert await bus.last(Stream.EXPERIENCES) is None
+
+
+async def test_outlines_tell_place_size_and_time_without_bodies(bus, said) -> None:
+    for ordinal in range(3):
+        await bus.publish(said.group(ordinal, text="x" * 1000 * ordinal))
+    found = [outline async for outline in bus.outlines(Stream.EXPERIENCES, start=2)]
+    assert [outline.sequence for outline in found] == [2, 3]
+    assert found[1].size_bytes - found[0].size_bytes == pytest.approx(1000, abs=20)
+    assert found[0].headers["trinity-schema"] == "group_sampled"
+    state = await bus.state(Stream.EXPERIENCES)
+    assert state.size_bytes > sum(outline.size_bytes for outline in found)

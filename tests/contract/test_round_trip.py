@@ -90,7 +90,7 @@ async def test_headers_are_readable_with_the_plain_command(bus, raw, said):
     assert stored.headers["trinity-run"] == RUN
     assert stored.headers["trinity-task"] == "train/0/3"
     assert stored.headers["trinity-version"] == "0.0"
-    assert stored.headers["Nats-Msg-Id"] == "project/name:task:3"
+    assert stored.headers["Nats-Msg-Id"] == "project/name:task:3:0"
 
 
 def bus_token() -> str:

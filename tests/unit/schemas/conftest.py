@@ -8,7 +8,21 @@ from schemas.blobs import BlobClaimed
 from schemas.experiences import Experience, GroupSampled, TaskAbandoned
 from schemas.message import Message
 from schemas.reports import EvaluationReported, MetricsReported, Quarantined, Span
-from schemas.state import Counts, IncarnationTaken, LeaseHeld, MemberSeen, ReleaseProgress, RunDeclared, TrainProgress
+from schemas.state import (
+    Counts,
+    IncarnationTaken,
+    LeaseHeld,
+    MemberSeen,
+    Reissued,
+    ReleaseProgress,
+    Resumed,
+    RunDeclared,
+    Segment,
+    TaskExcused,
+    TasksetOffered,
+    TasksetShare,
+    TrainProgress,
+)
 from schemas.tasks import TaskIdentity, TaskReleased
 from schemas.weights import FileDigest, WeightsAnnounced, WeightVersion
 
@@ -49,6 +63,8 @@ def _spoken() -> list[Message]:
             floor=WEIGHTS,
             batch_tasks=8,
             released_at=1_700_000_000.25,
+            term=4,
+            retry=1,
         ),
         GroupSampled(
             run="project/name",
@@ -60,6 +76,8 @@ def _spoken() -> list[Message]:
             attempt=2,
             started_at=1_700_000_001.0,
             finished_at=1_700_000_002.5,
+            tokenizer="0123456789abcdef",
+            retry=1,
         ),
         TaskAbandoned(
             run="project/name",
@@ -69,6 +87,7 @@ def _spoken() -> list[Message]:
             attempts=5,
             error="ValueError: no answer",
             abandoned_at=1_700_000_003.0,
+            retry=1,
         ),
         WeightsAnnounced(
             run="project/name",
@@ -112,6 +131,7 @@ def _spoken() -> list[Message]:
             origin="explorer-0",
             attempts=1,
             at=1_700_000_008.0,
+            message_id="project/name:answer:17:0",
         ),
         BlobClaimed(digest="cd" * 32, size_bytes=5_000_000, chunks=6),
     ]
@@ -148,6 +168,8 @@ def _kept() -> list[Message]:
             total_batches=10,
             waiting_for="version 3",
             updated_at=1_700_000_013.0,
+            segments=(Segment(first_ordinal=8, tasksets=(TasksetShare(name="addition", consumed=8),)),),
+            reissued=(Reissued(ordinal=5, times=1),),
         ),
         TrainProgress(
             weights=WEIGHTS,
@@ -162,8 +184,24 @@ def _kept() -> list[Message]:
             staleness=1.5,
             is_finished=False,
             updated_at=1_700_000_014.0,
+            answered_above=(98,),
+            read_sequence=33,
+            waiting_for="room in the experience stream",
         ),
-        IncarnationTaken(incarnation=3, trainer="trainer-0", taken_at=1_700_000_015.0),
+        IncarnationTaken(
+            incarnation=3,
+            trainer="trainer-0",
+            taken_at=1_700_000_015.0,
+            lineage=(Resumed(incarnation=2, step=8), Resumed(incarnation=3, step=10)),
+        ),
+        TasksetOffered(
+            run="project/name",
+            name="subtraction",
+            config={"path": "data/subtraction.jsonl"},
+            offered_by="explorer_new",
+            offered_at=1_700_000_016.0,
+        ),
+        TaskExcused(ordinal=17, times=2),
     ]
 
 

@@ -1,6 +1,7 @@
 """Bytes that were once published decode for ever: one kept example of every message.
 
-`TRINITY_WRITE_GOLDEN=1` writes the files anew, which is right only for a new message or a new version of one.
+`TRINITY_WRITE_GOLDEN=1` writes the files anew, which is right for a new message, a new field or a new version. Where a
+field was added, the bytes without it move to `golden/older` first: they go on decoding, to the field's default.
 """
 
 import os
@@ -26,6 +27,15 @@ def test_kept_bytes_decode_to_the_same_values_and_encode_to_the_same_bytes(name,
     assert decode(payload) == examples[name]
     assert encode(examples[name]) == payload
     assert encode(decode(payload)) == payload
+
+
+@pytest.mark.parametrize("file", sorted((GOLDEN / "older").glob("*.msgpack")), ids=lambda file: file.stem)
+def test_bytes_from_before_a_field_was_added_decode_to_its_default(file, examples):
+    found = decode(file.read_bytes())
+    example = examples[found.schema_name]
+    for field, info in type(found).model_fields.items():
+        assert getattr(found, field) in (getattr(example, field), info.default), field
+    assert found != example
 
 
 def test_there_is_an_example_and_a_file_of_every_message(examples):
