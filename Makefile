@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart test lint check-configs bench clean
+.PHONY: help setup quickstart test lint check-configs bench bench-explorers bench-stall clean
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
@@ -50,6 +50,13 @@ check-configs: setup  ## Validate every configuration file
 
 bench: setup  ## Measure speed against stated references (benchmarks/)
 	$(BIN)/python benchmarks/codec.py
+	$(BIN)/python benchmarks/throughput.py $(ARGS)
+
+bench-explorers: setup  ## Measure what 1, 10, 100 and 1,000 simulated explorers cost one server (3 minutes)
+	$(BIN)/python benchmarks/explorers.py $(ARGS)
+
+bench-stall: setup  ## Measure each service's memory while the trainer stands still (5 minutes)
+	$(BIN)/python benchmarks/stall.py $(ARGS)
 
 clean:  ## Remove caches and build outputs; keep .venv, prepared models and runs
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

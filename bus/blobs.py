@@ -8,16 +8,21 @@ import asyncio
 import hashlib
 import math
 import uuid
+from functools import partial
 
 import nats.js.errors
+import structlog
 from nats.js import api
 
 from bus.connection import Connection
 from bus.errors import BlobMissing, BusRefused, RevisionConflict
 from bus.pulling import PullEnd, pull
 from bus.retrying import Patience
+from bus.room import advice
 from bus.settings import HEADER_ROOM_BYTES, MIB
 from bus.subjects import Stream, chunk_subject, stream_name
+
+log = structlog.get_logger()
 
 CHUNK_BYTES = MIB - HEADER_ROOM_BYTES
 WINDOW = 8
@@ -74,12 +79,16 @@ class Blobs:
         return payload
 
     async def drop(self, digest: str) -> None:
+        """Free what is named `digest`. Where the role may not, it stays, and only takes room."""
         subject = chunk_subject(self._run, digest, "*")
 
         async def request() -> bool:
             return await self._connection.jetstream.purge_stream(self._stream, subject=subject)
 
-        await Patience(self._connection, f"drop of blob {digest[:12]}").until_answered(request)
+        try:
+            await Patience(self._connection, f"drop of blob {digest[:12]}").until_answered(request)
+        except BusRefused as error:
+            log.warning("blob_left", digest=digest, reason=str(error))
 
     async def _store(self, digest: str, number: int, count: int, chunk: bytes, deadline_s: float | None) -> None:
         subject = chunk_subject(self._run, digest, number)
@@ -90,7 +99,7 @@ class Blobs:
 
         patience = Patience(self._connection, f"chunk {number} of blob {digest[:12]}", deadline_s, "publish_waiting")
         try:
-            await patience.until_answered(request, subject)
+            await patience.until_answered(request, partial(advice, self._connection, self._stream))
         except RevisionConflict:
             pass  # the chunk stands there already
 

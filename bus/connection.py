@@ -6,13 +6,14 @@ exits and is started again.
 
 import asyncio
 import re
+import ssl
 from typing import Any
 
 import nats.errors
 import structlog
-from nats.aio.client import Client
 from nats.js import JetStreamContext
 
+from bus.denials import NO_TLS, Denials, RefusableClient
 from bus.errors import BusRefused, BusUnavailable
 from bus.settings import HEADER_ROOM_BYTES, MIB, BusSettings
 
@@ -34,12 +35,14 @@ class Connection:
         self.url = url
         self.name = name
         self.settings = settings
-        self.client = Client()
+        credentials = settings.credentials
+        who = f"the {credentials.role} of run {credentials.run}" if credentials else f"the user of {name}"
+        self.denials = Denials(who, credentials.inbox_prefix if credentials else "_INBOX")
+        self.client = RefusableClient(self.denials, needs_tls=settings.tls is not None or url.startswith("tls://"))
         self.back = asyncio.Event()
         self.losses = 0
         self._dead: str | None = None
         self._closing = False
-        self._denials: list[str] = []
         self._refused: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     @property
@@ -61,9 +64,9 @@ class Connection:
 
         Raises:
             BusUnavailable: nobody answers within `connect_timeout_s`.
-            BusRefused: the server does not accept the credentials.
+            BusRefused: the server does not accept the credentials, or is not trusted; or the files of TLS are no use.
         """
-        connecting = asyncio.ensure_future(self._connect())
+        connecting = asyncio.ensure_future(self._connect(self._options()))
         try:
             await asyncio.wait(
                 (connecting, self._refused),
@@ -84,19 +87,17 @@ class Connection:
     async def close(self) -> None:
         self._closing = True
         self._dead = self._dead or "the bus was closed"
-        try:
-            await asyncio.wait_for(self.client.close(), _CLOSE_TIMEOUT_S)
-        except (TimeoutError, OSError, nats.errors.Error):
-            log.warning("bus_close_failed", url=without_password(self.url))
+        closing = asyncio.ensure_future(self.client.close())
+        await asyncio.wait((closing,), timeout=_CLOSE_TIMEOUT_S)
+        closing.cancel()
+        (failed,) = await asyncio.gather(closing, return_exceptions=True)
+        if failed is not None:  # as cancelled, too, though nobody did that: where the connection was just breaking
+            log.warning("bus_close_failed", url=without_password(self.url), reason=repr(failed))
 
     def check(self) -> None:
         """Raises `BusUnavailable` when the connection is closed for good."""
         if self._dead is not None:
             raise BusUnavailable(self._dead)
-
-    def denial(self, subject: str) -> str | None:
-        """What the server said when it denied this subject: a denial comes as a message, not as an answer."""
-        return next((text for text in reversed(self._denials) if f'"{subject.lower()}' in text.lower()), None)
 
     async def until_connected(self, timeout_s: float) -> bool:
         """Whether the connection stands, after waiting up to `timeout_s` for it."""
@@ -108,7 +109,11 @@ class Connection:
         self.check()
         return self.client.is_connected
 
-    async def _connect(self) -> None:
+    async def _connect(self, options: dict[str, Any]) -> None:
+        await self.client.connect(self.url.split(","), **options)
+        self.back.set()
+
+    def _options(self) -> dict[str, Any]:
         options: dict[str, Any] = {
             "name": self.name,
             "error_cb": self._on_error,
@@ -123,8 +128,12 @@ class Connection:
             "pending_size": 16 * MIB,
             "flush_timeout": self.settings.request_timeout_s,  # without one, a full buffer waits on a lost flusher
         }
-        await self.client.connect(self.url, **options)
-        self.back.set()
+        credentials, tls = self.settings.credentials, self.settings.tls
+        if credentials is not None:
+            options |= {"nkeys_seed_str": credentials.seed, "inbox_prefix": credentials.inbox_prefix}
+        if tls is not None:
+            options["tls"] = tls.client_context()
+        return options
 
     async def _abandon(self, connecting: "asyncio.Future[None]") -> None:
         if connecting.done() and not connecting.cancelled() and connecting.exception() is None:
@@ -145,11 +154,12 @@ class Connection:
 
     def _note(self, error: Exception) -> None:
         text = str(error)
-        if "authorization violation" in text.lower() and not self._refused.done():
-            self._refused.set_result(text)
-        if "permissions violation" in text.lower():
-            self._denials = [*self._denials[-15:], text]
-            log.error("bus_denied", reason=text)
+        refusal = _refusal(error, text)
+        if refusal is not None and not self._refused.done():
+            self._refused.set_result(refusal)
+        denial = self.denials.note(text)
+        if denial is not None:
+            log.error("bus_denied", reason=denial)
         elif self.back.is_set():
             log.warning("bus_error", reason=text or type(error).__name__)
 
@@ -171,3 +181,16 @@ class Connection:
         self._dead = f"the connection to {without_password(self.url)} is closed for good: {reason}"
         self.back.set()
         log.error("bus_closed", url=without_password(self.url), reason=reason)
+
+
+def _refusal(error: Exception, text: str) -> str | None:
+    """What a failed attempt to connect says of a lasting reason; None where it may pass."""
+    if "authorization violation" in text.lower():
+        return f"{text}: it does not know these credentials (bus.credentials, or the user and password in bus.url)"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return (
+            f"its certificate is not trusted ({error.verify_message}): set bus.tls_ca to the authority that signed it"
+        )
+    if isinstance(error, ssl.SSLError):
+        return f"TLS fails ({text}): set bus.tls_cert and bus.tls_key to a certificate that the bus accepts"
+    return text if NO_TLS in text else None

@@ -14,6 +14,7 @@ from schemas.message import Message
 
 _NANOSECONDS = 1_000_000_000
 CLAIM_HEADER = "trinity-claim"
+ID_HEADER = "Nats-Msg-Id"
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class LogDelivery:
     stored_at: float
     payload: bytes
     attempt: int = 1
+    message_id: str = ""
 
     async def ack(self) -> None:
         """A log keeps its messages."""
@@ -52,6 +54,7 @@ class QueueDelivery:
     reply: str
     connection: Connection
     after_ack: Callable[[], Awaitable[None]] | None = None
+    message_id: str = ""
 
     async def ack(self) -> None:
         """Done. Waits for the server's word, at most for one lease: after it the task is delivered again anyway.

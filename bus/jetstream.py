@@ -21,15 +21,19 @@ from bus.publishing import Publisher
 from bus.purging import claims, drop_unclaimed
 from bus.queueing import TaskQueue
 from bus.reading import LogReader
+from bus.removing import quarantined_claims, remove
 from bus.retrying import Patience
 from bus.settings import BusSettings
 from bus.subjects import Stream, stream_name
+from schemas.codec import encode
 from schemas.message import Message
 from schemas.state import LeaseHeld
 
 
-async def connect(url: str, run: str, *, name: str, settings: BusSettings | None = None) -> Bus:
+async def connect(url: str, run: str, *, name: str, settings: BusSettings | None = None, observes: bool = False) -> Bus:
     """The bus at `url`, for one run. `name` is how the server and its tools call this connection.
+
+    One that only `observes` leaves no trace: what it cannot read it does not quarantine.
 
     Raises:
         BusUnavailable: nobody answers within `connect_timeout_s`.
@@ -37,18 +41,18 @@ async def connect(url: str, run: str, *, name: str, settings: BusSettings | None
     """
     connection = Connection(url, name, settings or BusSettings())
     await connection.open()
-    return JetStreamBus(connection, run)
+    return JetStreamBus(connection, run, observes)
 
 
 class JetStreamBus:
     """Everything that a service may ask of the bus, over one connection."""
 
-    def __init__(self, connection: Connection, run: str) -> None:
+    def __init__(self, connection: Connection, run: str, observes: bool = False) -> None:
         self._connection = connection
         self._run = run
         self._blobs = Blobs(connection, run)
         self._publisher = Publisher(connection, run, self._blobs)
-        self._opener = Opener(run, self._blobs, self._publisher)
+        self._opener = Opener(run, self._blobs, self._publisher, observes, connection.name)
         self._store = KeyValue(connection, run)
         self._leases: list[KeyLease] = []
 
@@ -67,8 +71,8 @@ class JetStreamBus:
     async def declare(self) -> None:
         await topology.declare(self._connection, self._run, self._connection.settings)
 
-    async def publish(self, message: Message, deadline_s: float | None = None) -> Stored:
-        return await self._publisher.publish(message, deadline_s)
+    async def publish(self, message: Message, deadline_s: float | None = None, message_id: str | None = None) -> Stored:
+        return await self._publisher.publish(message, deadline_s, message_id=message_id)
 
     async def publish_next(self, message: Message, after: int) -> Stored:
         return await self._publisher.publish(message, after=after)
@@ -116,7 +120,11 @@ class JetStreamBus:
 
         await Patience(self._connection, f"purge of {name} below {below}").until_answered(request)
         if claimed:
+            claimed -= await quarantined_claims(self._connection, self._run, self._blobs)
             await drop_unclaimed(self._connection, name, self._blobs, claimed, below)
+
+    async def remove(self, stream: Stream, *sequences: int) -> int:
+        return await remove(self._connection, self._run, self._blobs, stream, sequences)
 
     async def put(self, key: str, message: Message, ttl_s: float | None = None) -> int:
         return await self._store.put(key, message, ttl_s)
@@ -142,8 +150,14 @@ class JetStreamBus:
         return await lease_holder(self._store, name)
 
     async def quarantine(self, delivery: Delivery, stream: Stream, reason: str) -> None:
-        attempts = delivery.attempt if isinstance(delivery, QueueDelivery) else 0
-        await self._opener.quarantine(stream, delivery.subject, delivery.sequence, delivery.payload, reason, attempts)
+        attempts, payload = 0, delivery.payload
+        if isinstance(delivery, QueueDelivery):
+            attempts = delivery.attempt
+            if delivery.message is not None:  # the blob of a claim goes when the task is acknowledged
+                payload = encode(delivery.message)
+        await self._opener.quarantine(
+            stream, delivery.subject, delivery.sequence, payload, reason, attempts, delivery.message_id
+        )
 
     async def put_blob(self, payload: bytes) -> str:
         return await self._blobs.put(payload)

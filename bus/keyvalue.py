@@ -1,7 +1,7 @@
 """The key-value store of a run: values with a time to live, and compare-and-set.
 
 A value is set by a raw publish, because the client's own update cannot carry a time to live and would make a lease
-immortal. A key that expired leaves a marker for a while; for us it does not exist.
+immortal. A key that was deleted leaves a marker for a while; for us it does not exist.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from schemas.message import Message
 log = structlog.get_logger()
 
 _OPERATION, _MARKER = "KV-Operation", "Nats-Marker-Reason"
-_ROLLUP = {"Nats-Rollup": "sub", _OPERATION: "PURGE"}
+_DELETION = {_OPERATION: "DEL"}
 
 
 def safe_key(key: str) -> str:
@@ -97,7 +97,7 @@ class KeyValue:
 
     async def delete(self, key: str, revision: int | None = None) -> None:
         """Take the key away; its marker goes by itself."""
-        headers = dict(_ROLLUP)
+        headers = dict(_DELETION)
         if revision is not None:
             headers[api.Header.EXPECTED_LAST_SUBJECT_SEQUENCE.value] = str(revision)
         await self._publish(key, b"", headers, MARKER_TTL_S, None)
@@ -144,7 +144,7 @@ class KeyValue:
             js = self._connection.jetstream
             return await js.publish(subject, payload, headers=dict(headers), msg_ttl=ttl_s)
 
-        acked = await Patience(self._connection, f"set of {key}", deadline_s).until_answered(request, subject)
+        acked = await Patience(self._connection, f"set of {key}", deadline_s).until_answered(request)
         return acked.seq
 
     async def _raw(self, key: str, deadline_s: float | None = None) -> Raw | None:
@@ -177,9 +177,11 @@ class KeyValue:
         found: list[Msg] = []
         try:
             request = json.dumps({"multi_last": [subject]}).encode()
-            await client.publish(f"$JS.API.DIRECT.GET.{self._stream}", request, reply=inbox)
+            asked = f"$JS.API.DIRECT.GET.{self._stream}"
+            await client.publish(asked, request, reply=inbox)
             while True:
-                msg = await asyncio.wait_for(arrived.get(), self._connection.settings.request_timeout_s)
+                answer = asyncio.wait_for(arrived.get(), self._connection.settings.request_timeout_s)
+                msg = await self._connection.denials.unless_denied(asked, answer)
                 status = (msg.headers or {}).get("Status")
                 if status in ("204", "404"):
                     return found

@@ -24,10 +24,12 @@ class Opened:
 
 
 class Opener:
-    """Opens the messages of one run."""
+    """Opens the messages of one run. One that only `observes` quarantines nothing."""
 
-    def __init__(self, run: str, blobs: Blobs, publisher: Publisher) -> None:
+    def __init__(self, run: str, blobs: Blobs, publisher: Publisher, observes: bool = False, member: str = "") -> None:
         self._run = run
+        self._member = member
+        self._observes = observes
         self._blobs = blobs
         self._publisher = publisher
 
@@ -39,6 +41,7 @@ class Opener:
         payload: bytes,
         attempts: int = 0,
         is_kept: bool = True,
+        message_id: str = "",
     ) -> Opened:
         """The message in `payload`. A failure is quarantined before this returns, unless not `is_kept`."""
         digest = None
@@ -51,12 +54,19 @@ class Opener:
             return Opened(message, None, digest)
         except (SchemaError, BlobMissing) as error:
             reason = str(error)
-        if is_kept and stream is not Stream.QUARANTINE:
-            await self.quarantine(stream, subject, sequence, payload, reason, attempts)
+        if is_kept and not self._observes and stream is not Stream.QUARANTINE:
+            await self.quarantine(stream, subject, sequence, payload, reason, attempts, message_id)
         return Opened(None, reason, digest)
 
     async def quarantine(
-        self, stream: Stream, subject: str, sequence: int, payload: bytes, reason: str, attempts: int = 0
+        self,
+        stream: Stream,
+        subject: str,
+        sequence: int,
+        payload: bytes,
+        reason: str,
+        attempts: int = 0,
+        message_id: str = "",
     ) -> None:
         kept = Quarantined(
             run=self._run,
@@ -65,8 +75,10 @@ class Opener:
             subject=subject,
             sequence=sequence,
             payload=payload,
+            origin=self._member,
             attempts=attempts,
             at=time.time(),
+            message_id=message_id,
         )
         await self._publisher.publish(kept)
 

@@ -13,6 +13,8 @@ from bus.retrying import Patience
 
 _BATCH = 256
 _SIZE = "Nats-Msg-Size"
+_RECORD_BYTES = 30
+_HEADER_FRAME_BYTES = len(b"NATS/1.0\r\n\r\n")
 
 
 async def outlines(connection: Connection, stream: str, start: int) -> AsyncGenerator[Outline, None]:
@@ -38,10 +40,16 @@ def _outline(msg: Msg) -> Outline:
     return Outline(
         sequence=about.sequence.stream,
         subject=msg.subject,
-        size_bytes=int(headers.pop(_SIZE, 0)) + sum(len(name) + len(value) + 4 for name, value in headers.items()),
+        size_bytes=_stored_size(msg.subject, headers, int(headers.pop(_SIZE, 0))),
         stored_at=about.timestamp.timestamp(),
         headers=headers,
     )
+
+
+def _stored_size(subject: str, headers: dict[str, str], body_bytes: int) -> int:
+    """What the message takes in the server's file store: its record, with the lengths and the checksum around it."""
+    lines = sum(len(f"{name}: {value}\r\n".encode()) for name, value in headers.items() if name != _SIZE)
+    return _RECORD_BYTES + len(subject.encode()) + (4 + _HEADER_FRAME_BYTES + lines if lines else 0) + body_bytes
 
 
 async def _consumer(connection: Connection, stream: str, start: int) -> str:

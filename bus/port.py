@@ -82,6 +82,8 @@ class Delivery(Protocol):
     def stored_at(self) -> float: ...
     @property
     def payload(self) -> bytes: ...
+    @property
+    def message_id(self) -> str: ...
 
     async def ack(self) -> None:
         """Done: the message leaves a work queue. Waits for the server's word."""
@@ -127,8 +129,8 @@ class Bus(Protocol):
     async def declare(self) -> None:
         """Make the run's streams, consumers and key-value store, or bring them to the declared form. Idempotent."""
 
-    async def publish(self, message: Message, deadline_s: float | None = None) -> Stored:
-        """Store `message`, on the stream and subject of its type, under the id of its type.
+    async def publish(self, message: Message, deadline_s: float | None = None, message_id: str | None = None) -> Stored:
+        """Store `message`, on the stream and subject of its type, under the id of its type or under `message_id`.
 
         Retries with the same id while the server is away or the stream is full, with a log line, until `deadline_s`
         (None: for ever). Messages over the spill limit travel as a claim on a blob.
@@ -167,6 +169,9 @@ class Bus(Protocol):
 
     async def purge(self, stream: Stream, up_to: int) -> None:
         """Free the messages with a sequence below `up_to`."""
+
+    async def remove(self, stream: Stream, *sequences: int) -> int:
+        """Take single messages out of a stream, with the blobs that they alone held. Returns how many were there."""
 
     async def put(self, key: str, message: Message, ttl_s: float | None = None) -> int:
         """Set a key of the run's store, whatever stood there; it vanishes after `ttl_s` without renewal."""

@@ -3,17 +3,19 @@
 import asyncio
 import uuid
 from collections.abc import Coroutine, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
-import nats.errors
 from nats.js import api
 
+from bus.asking import Asker
 from bus.blobs import Blobs
 from bus.connection import Connection
 from bus.delivery import CLAIM_HEADER
 from bus.errors import BusRefused, RevisionConflict
 from bus.port import Stored
-from bus.retrying import Failure, Patience
+from bus.retrying import Patience
+from bus.room import advice
 from bus.subjects import MESSAGE_IDS, SUBJECTS, Stream, stream_name, token
 from schemas.blobs import BlobClaimed
 from schemas.codec import encode
@@ -29,42 +31,52 @@ class Publisher:
         self._connection = connection
         self._run = run
         self._blobs = blobs
+        self._asker = Asker(connection)
 
-    async def publish(self, message: Message, deadline_s: float | None = None, after: int | None = None) -> Stored:
+    async def publish(
+        self,
+        message: Message,
+        deadline_s: float | None = None,
+        after: int | None = None,
+        message_id: str | None = None,
+    ) -> Stored:
         stream, subject = self._address(message)
         headers = _headers(message)
+        if message_id is not None:
+            headers[api.Header.MSG_ID.value] = _safe(message_id)
         if after is not None:
             headers[api.Header.EXPECTED_LAST_SEQUENCE.value] = str(after)
         payload = encode(message)
         if len(payload) > min(self._connection.settings.spill_bytes, self._connection.largest_payload):
             payload, headers = await self._spilled(payload, headers, deadline_s)
         name = stream_name(self._run, stream)
+        headers[api.Header.EXPECTED_STREAM.value] = name
 
-        async def request() -> api.PubAck:
-            return await self._connection.jetstream.publish(subject, payload, stream=name, headers=dict(headers))
-
-        async def advice(kind: Failure) -> str:
-            return await self._advice(name) if kind is Failure.FULL else f"waiting for stream {name}"
+        async def request() -> dict[str, Any]:
+            return await self._asker.publish(subject, payload, headers)
 
         patience = Patience(self._connection, f"publish to {subject}", deadline_s, "publish_waiting")
         try:
-            acked = await patience.until_answered(request, subject, advice)
+            acked = await patience.until_answered(request, partial(advice, self._connection, name), limits_itself=True)
         except RevisionConflict:
             if after is None or await self._id_at(name, after + 1) != headers[api.Header.MSG_ID.value]:
                 raise
             return Stored(sequence=after + 1, is_duplicate=True)  # an earlier attempt, whose word was lost
-        if acked.duplicate and CLAIM_HEADER in headers:
-            await self._drop_if_unclaimed(name, acked.seq, headers[CLAIM_HEADER])
-        return Stored(sequence=acked.seq, is_duplicate=bool(acked.duplicate))
+        stored = Stored(sequence=acked["seq"], is_duplicate=bool(acked.get("duplicate")))
+        if stored.is_duplicate and CLAIM_HEADER in headers:
+            await self._drop_if_unclaimed(name, stored.sequence, headers[CLAIM_HEADER])
+        return stored
 
     async def publish_all(self, messages: Sequence[Message], window: int) -> list[Stored]:
-        gate = asyncio.Semaphore(window)
+        stored: dict[int, Stored] = {}
+        numbered = iter(enumerate(messages))
 
-        async def gated(message: Message) -> Stored:
-            async with gate:
-                return await self.publish(message)
+        async def work() -> None:
+            for number, message in numbered:
+                stored[number] = await self.publish(message)
 
-        return await all_or_cancel([gated(message) for message in messages])
+        await all_or_cancel([work() for _ in range(min(window, len(messages)))])
+        return [stored[number] for number in range(len(messages))]
 
     def _address(self, message: Message) -> tuple[Stream, str]:
         if type(message) not in SUBJECTS:
@@ -104,19 +116,6 @@ class Publisher:
         except BusRefused:
             return None
         return stored.headers or {}
-
-    async def _advice(self, name: str) -> str:
-        try:
-            info = await self._connection.jetstream.stream_info(name)
-        except (nats.errors.Error, OSError):
-            return "the store is full: give the server more disk (max_file)"
-        size, limit = info.state.bytes, info.config.max_bytes or -1
-        if limit <= 0:
-            return f"stream {name} holds {size} bytes and the server's store is full: give it more disk (max_file)"
-        return (
-            f"stream {name} holds {size} of {limit} bytes: what a checkpoint holds is freed "
-            "(trainer.save_interval); raise bus.max_experience_bytes to keep more"
-        )
 
 
 async def all_or_cancel(coroutines: Sequence[Coroutine[Any, Any, T]]) -> list[T]:

@@ -6,7 +6,6 @@ count as delivered. Here the inbox goes with the request, and what came too late
 
 import asyncio
 import json
-import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -16,6 +15,8 @@ import nats.errors
 from nats.aio.msg import Msg
 
 from bus.connection import Connection
+from bus.denials import Denied
+from bus.errors import BusRefused
 from bus.settings import MIB
 
 _ANSWER_SLACK_S = 1.0
@@ -46,10 +47,11 @@ async def pull(
     wait_s: float = 0.0,
     unused: Callable[[Msg], Awaitable[None]] | None = None,
 ) -> Pulled:
-    """Up to `most` messages that are there now; with `wait_s`, up to `most` that are there or come within it.
+    """Up to `most` messages that are there now; where there is none, the first that come within `wait_s`.
 
     Raises:
         BusUnavailable: the connection is closed for good.
+        BusRefused: the server allows this consumer to another role only.
     """
     connection.check()
     client = connection.client
@@ -63,11 +65,15 @@ async def pull(
     subscription = None
     try:
         subscription = await client.subscribe(inbox, cb=arrive, pending_msgs_limit=0, pending_bytes_limit=0)
-        await client.publish(f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}", _request(most, wait_s), reply=inbox)
-        await _collect(arrived, pulled, most, wait_s + connection.settings.request_timeout_s + _ANSWER_SLACK_S)
+        subject = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}"
+        await client.publish(subject, _request(most, wait_s), reply=inbox)
+        patience_s = wait_s + connection.settings.request_timeout_s + _ANSWER_SLACK_S
+        await connection.denials.unless_denied(subject, _collect(arrived, pulled, most, patience_s))
     except asyncio.CancelledError:
         await _hand_back([*pulled.messages, *_rest(arrived)], unused)
         raise
+    except Denied as error:
+        raise BusRefused(str(error)) from error
     except nats.errors.Error:
         connection.check()
     finally:
@@ -77,41 +83,41 @@ async def pull(
 
 
 async def _collect(arrived: "asyncio.Queue[Msg]", pulled: Pulled, most: int, patience_s: float) -> None:
-    deadline = time.monotonic() + patience_s
+    deadline = asyncio.get_running_loop().time() + patience_s
     while len(pulled.messages) < most:
         try:
-            msg = await asyncio.wait_for(arrived.get(), max(0.0, deadline - time.monotonic()))
+            async with asyncio.timeout_at(deadline):
+                msg = await arrived.get()
         except TimeoutError:
             pulled.end = PullEnd.SILENCE
             return
-        status = _status(msg)
-        if status is None:
+        said = status(msg)
+        if said is None:
             pulled.messages.append(msg)
-        elif status[0] != "100":
-            pulled.end = _ending(*status)
+        elif said[0] != "100":
+            pulled.end = ending(*said)
             return
     pulled.end = PullEnd.FULL
 
 
 def _request(most: int, wait_s: float) -> bytes:
-    request: dict[str, Any] = {"batch": most}
+    request: dict[str, Any] = {"batch": most, "no_wait": True}
     if wait_s > 0:
         request["expires"] = int(wait_s * _NANOSECONDS)
-    else:
-        request["no_wait"] = True
     if most > 1:
         request["max_bytes"] = _MOST_BYTES
     return json.dumps(request).encode()
 
 
-def _status(msg: Msg) -> tuple[str, str] | None:
+def status(msg: Msg) -> tuple[str, str] | None:
     """A status in place of a message: it has no stream behind its reply subject."""
     if msg.reply or not msg.headers or "Status" not in msg.headers:
         return None
     return msg.headers["Status"], msg.headers.get("Description", "")
 
 
-def _ending(code: str, description: str) -> PullEnd:
+def ending(code: str, description: str) -> PullEnd:
+    """What a status says of the request that it ends."""
     if code in ("404", "408"):
         return PullEnd.NO_MORE
     if code == "409" and ("MaxBytes" in description or "Batch Completed" in description):
@@ -123,7 +129,7 @@ def _rest(arrived: "asyncio.Queue[Msg]") -> list[Msg]:
     rest = []
     while not arrived.empty():
         rest.append(arrived.get_nowait())
-    return [msg for msg in rest if _status(msg) is None]
+    return [msg for msg in rest if status(msg) is None]
 
 
 async def _hand_back(messages: list[Msg], unused: Callable[[Msg], Awaitable[None]] | None) -> None:

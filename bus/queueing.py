@@ -5,6 +5,7 @@ needs it first. A queue over several of them takes from the one whose next task 
 """
 
 import asyncio
+import random
 import time
 from collections.abc import Sequence
 
@@ -16,7 +17,7 @@ from nats.js import api
 
 from bus.blobs import Blobs
 from bus.connection import Connection
-from bus.delivery import QueueDelivery, nak_raw
+from bus.delivery import ID_HEADER, QueueDelivery, nak_raw
 from bus.errors import BusRefused
 from bus.opening import Opener
 from bus.port import Delivery
@@ -28,7 +29,7 @@ from bus.topology import queue_consumer
 log = structlog.get_logger()
 
 _LINGER_S = 2.0
-_LOOK_AGAIN_S = 2.0
+_LOOK_AGAIN_S, _LOOK_AGAIN_IDLE_S = 15.0, 2.0
 _POLL_S = 0.2
 
 
@@ -46,6 +47,7 @@ class TaskQueue:
         self._named = [task_subject(run, taskset) for taskset in tasksets]
         self._consumers: dict[str, str] = {}
         self._looked_at = float("-inf")
+        self._is_idle = True
 
     async def pull(self, most: int, wait_s: float) -> list[Delivery]:
         """Up to `most` deliveries, the oldest first; an empty list when none came within `wait_s`."""
@@ -56,16 +58,14 @@ class TaskQueue:
             await self._look()
             taken: list[Msg] = []
             try:
-                await self._take(taken, most)
-                left_s = deadline - time.monotonic()
-                if not taken and left_s > 0:
-                    await self._wait(taken, most, left_s)
+                await self._take(taken, most, max(0.0, deadline - time.monotonic()))
                 opened = [await self._opened(msg) for msg in taken]
             except asyncio.CancelledError:
                 for msg in taken:
                     await nak_raw(self._connection, msg)
                 raise
             usable: list[Delivery] = [delivery for delivery in opened if delivery is not None]
+            self._is_idle = not usable
             if usable or time.monotonic() >= deadline:
                 return usable
 
@@ -73,7 +73,8 @@ class TaskQueue:
         """Find the tasksets there are, and see that each has its consumer."""
         now = time.monotonic()
         missing = not self._consumers or any(subject not in self._consumers for subject in self._named)
-        if not missing and (self._named or now - self._looked_at < _LOOK_AGAIN_S):
+        pause_s = (_LOOK_AGAIN_IDLE_S if self._is_idle else _LOOK_AGAIN_S) * random.uniform(0.8, 1.2)
+        if not missing and (self._named or now - self._looked_at < pause_s):
             return
         for subject in self._named or await self._subjects():
             if subject not in self._consumers:
@@ -102,11 +103,11 @@ class TaskQueue:
         await Patience(self._connection, f"consumer of {subject}").until_answered(request)
         return str(config.name)
 
-    async def _take(self, taken: list[Msg], most: int) -> None:
-        """What is there now."""
+    async def _take(self, taken: list[Msg], most: int, left_s: float) -> None:
+        """What is there now; where there is nothing, what comes within a while."""
         if len(self._consumers) == 1:
             (subject,) = self._consumers
-            await self._pull(taken, subject, most)
+            await self._pull(taken, subject, most, min(_LINGER_S, left_s))
             return
         heads = {subject: await self._head(subject) for subject in self._consumers}
         while heads and len(taken) < most:
@@ -115,14 +116,8 @@ class TaskQueue:
                 heads[subject] = await self._head(subject)
             else:
                 del heads[subject]
-
-    async def _wait(self, taken: list[Msg], most: int, left_s: float) -> None:
-        if len(self._consumers) != 1:
+        if not taken and left_s > 0:
             await asyncio.sleep(min(_POLL_S, left_s))
-            return
-        (subject,) = self._consumers
-        if await self._pull(taken, subject, 1, min(_LINGER_S, left_s)) and most > 1 and self._consumers:
-            await self._pull(taken, subject, most - 1)
 
     async def _pull(self, taken: list[Msg], subject: str, most: int, wait_s: float = 0.0) -> int:
         consumer = self._consumers[subject]
@@ -149,7 +144,8 @@ class TaskQueue:
     async def _opened(self, msg: Msg) -> QueueDelivery | None:
         about = msg.metadata
         sequence, attempt = about.sequence.stream, about.num_delivered
-        opened = await self._opener.open(Stream.TASKS, msg.subject, sequence, msg.data, attempt)
+        message_id = (msg.headers or {}).get(ID_HEADER, "")
+        opened = await self._opener.open(Stream.TASKS, msg.subject, sequence, msg.data, attempt, message_id=message_id)
         digest = opened.digest
 
         async def drop() -> None:
@@ -167,6 +163,7 @@ class TaskQueue:
             reply=msg.reply,
             connection=self._connection,
             after_ack=drop if digest is not None else None,
+            message_id=message_id,
         )
         if opened.message is not None:
             return delivery

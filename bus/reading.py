@@ -14,15 +14,14 @@ from nats.aio.msg import Msg
 from nats.js import api
 
 from bus.connection import Connection
-from bus.delivery import LogDelivery
+from bus.delivery import ID_HEADER, LogDelivery
 from bus.errors import BusRefused
+from bus.following import Flow
 from bus.opening import Opener
-from bus.pulling import Pulled, PullEnd, pull
 from bus.retrying import Patience
 from bus.subjects import Stream, stream_name
 
-BATCH = 64
-LINGER_S = 2.0
+_PAUSE_S = 0.05
 _INACTIVE_S = 300
 _LAST_SUBJECT = ">"
 
@@ -36,27 +35,35 @@ class LogReader:
         self._name = stream_name(run, stream)
         self._opener = opener
         self._consumer: str | None = None
-        self._delivered = 0
-        self._losses = connection.losses
+        self._flow: Flow | None = None
+        self._delivered = self._there = 0
 
     async def read(self, start: int, until: int | None) -> AsyncGenerator[LogDelivery, None]:
         """From sequence `start`; to `until` inclusive, or for ever."""
         position = max(start, 1)
         try:
             while until is None or position <= until:
-                pulled = await self._pull(position, is_waiting=until is None)
-                for msg in pulled.messages:
-                    if self._is_skipped(msg):
-                        await self._forget()
-                        break
-                    sequence = msg.metadata.sequence.stream
-                    if until is not None and sequence > until:
-                        return
-                    if sequence >= position:
-                        position = sequence + 1
-                        yield await self._opened(msg)
-                if until is not None and pulled.end is PullEnd.NO_MORE and not pulled.messages:
+                flow = self._flow or await self._begin(position)
+                if until is not None and self._delivered == self._there:
                     return
+                try:
+                    msg = await flow.next()
+                except TimeoutError:
+                    if until is not None and await self._is_drained():
+                        return
+                    continue
+                if msg is None or self._is_skipped(msg):
+                    await self._forget()
+                    await asyncio.sleep(_PAUSE_S)
+                    continue
+                about = msg.metadata
+                sequence = about.sequence.stream
+                if until is not None and sequence > until:
+                    return
+                if sequence >= position:
+                    position = sequence + 1
+                    yield await self._opened(msg)
+                self._there = self._delivered + about.num_pending
         finally:
             await self._forget()
 
@@ -90,33 +97,28 @@ class LogReader:
 
         return await Patience(self._connection, f"last of {self._name}").until_answered(request)
 
-    async def _pull(self, position: int, is_waiting: bool) -> Pulled:
-        if self._losses != self._connection.losses:
-            await self._forget()  # what was on its way when the connection broke counts as delivered
-        if self._consumer is None:
-            self._losses = self._connection.losses
-            self._consumer = await self._start(position)
-        pulled = await pull(self._connection, self._name, self._consumer, BATCH)
-        if is_waiting and pulled.end is PullEnd.NO_MORE and not pulled.messages:
-            pulled = await pull(self._connection, self._name, self._consumer, 1, LINGER_S)
-        if pulled.end in (PullEnd.GONE, PullEnd.SILENCE):
-            await self._forget()
-            await asyncio.sleep(0.05)
-        return pulled
-
     def _is_skipped(self, msg: Msg) -> bool:
         """Whether a delivery before this one was lost on its way: consumer sequences have no gaps."""
         self._delivered += 1
         return msg.metadata.sequence.consumer != self._delivered
 
     async def _opened(self, msg: Msg) -> LogDelivery:
-        about = msg.metadata
-        opened = await self._opener.open(self._stream, msg.subject, about.sequence.stream, msg.data)
+        sequence, stored_at = msg.metadata.sequence.stream, msg.metadata.timestamp.timestamp()
+        message_id = (msg.headers or {}).get(ID_HEADER, "")
+        opened = await self._opener.open(self._stream, msg.subject, sequence, msg.data, message_id=message_id)
         return LogDelivery(
-            opened.message, opened.error, about.sequence.stream, msg.subject, about.timestamp.timestamp(), msg.data
+            opened.message, opened.error, sequence, msg.subject, stored_at, msg.data, message_id=message_id
         )
 
-    async def _start(self, position: int) -> str:
+    async def _begin(self, position: int) -> Flow:
+        self._delivered = 0
+        self._consumer, self._there = await self._start(position)
+        self._flow = Flow(self._connection, self._name, self._consumer)
+        await self._flow.open()
+        return self._flow
+
+    async def _start(self, position: int) -> tuple[str, int]:
+        """A consumer from `position` on, and how many messages wait for it."""
         name = f"reader-{uuid.uuid4().hex}"
         config = api.ConsumerConfig(
             name=name,
@@ -127,19 +129,33 @@ class LogReader:
             mem_storage=True,
         )
 
-        async def request() -> None:
+        async def request() -> int:
             try:
-                await self._connection.jetstream.add_consumer(self._name, config)
+                return (await self._connection.jetstream.add_consumer(self._name, config)).num_pending or 0
             except nats.js.errors.NotFoundError as error:
                 raise self._missing() from error
 
-        await Patience(self._connection, f"read {self._name} from {position}").until_answered(request)
-        self._delivered = 0
-        return name
+        patience = Patience(self._connection, f"read {self._name} from {position}")
+        return name, await patience.until_answered(request)
+
+    async def _is_drained(self) -> bool:
+        """Whether nothing is left for the consumer to deliver, nor on its way here."""
+        consumer = self._consumer
+        if consumer is None:
+            return False
+        try:
+            info = await self._connection.jetstream.consumer_info(self._name, consumer)
+        except (nats.errors.Error, OSError):
+            return False  # the flow is broken too, and says so next
+        delivered = info.delivered.consumer_seq if info.delivered else 0
+        return info.num_pending == 0 and delivered == self._delivered
 
     async def _forget(self) -> None:
         """Drop the consumer, politely where that is possible; the server forgets an idle one by itself."""
+        flow, self._flow = self._flow, None
         consumer, self._consumer = self._consumer, None
+        if flow is not None:
+            await flow.close()
         if consumer is None or not self._connection.is_connected:
             return
         try:

@@ -11,6 +11,7 @@ import nats.errors
 import nats.js.errors
 import structlog
 
+from bus.asking import unswallowed
 from bus.connection import Connection
 from bus.errors import BusError, BusRefused, BusUnavailable, PublishTimeout, RevisionConflict, StreamFull
 
@@ -92,14 +93,16 @@ class Patience:
     async def until_answered(
         self,
         request: Callable[[], Awaitable[T]],
-        subject: str = "",
         advice: Callable[[Failure], Awaitable[str]] | None = None,
+        limits_itself: bool = False,
     ) -> T:
         """The answer to `request`. A `RevisionConflict` is an answer too.
 
+        One that `limits_itself` ends in time and is never deaf to a cancellation: it needs no task of its own.
+
         Raises:
             StreamFull, PublishTimeout: the deadline passed, by what stood in the way last.
-            BusRefused, RevisionConflict, BusUnavailable: an answer that will not change.
+            BusRefused, RevisionConflict, BusUnavailable: an answer that will not change; a denial is one.
         """
         while True:
             self._connection.check()
@@ -107,13 +110,13 @@ class Patience:
                 if not self._connection.client.is_connected:
                     raise nats.errors.ConnectionReconnectingError
                 self.attempts += 1
-                return await asyncio.wait_for(request(), 2 * self._connection.settings.request_timeout_s + 1.0)
+                if limits_itself:
+                    return await request()
+                limit_s = 2 * self._connection.settings.request_timeout_s + 1.0
+                return await unswallowed(asyncio.wait_for(request(), limit_s))  # it drops one that meets the answer
             except (nats.errors.Error, OSError) as error:
                 self._connection.check()
                 kind = failure(error)
-                denial = self._connection.denial(subject) if subject else None
-                if denial:
-                    raise BusRefused(f"{self._what}: {denial}") from error
                 if kind not in (Failure.AWAY, Failure.FULL):
                     raise ours(error, self._what) from error
                 await self._wait(kind, error, advice)

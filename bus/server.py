@@ -11,12 +11,15 @@ import subprocess
 import sys
 import sysconfig
 import uuid
+from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
 
 from bus.errors import BusRefused, BusUnavailable
 from bus.settings import GIB, MIB
+from bus.store_lock import StoreLock
+from bus.tls import TlsFiles
 
 log = structlog.get_logger()
 
@@ -24,6 +27,7 @@ _START_TIMEOUT_S = 30.0
 _STOP_TIMEOUT_S = 10.0
 _PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 _LOG_TAIL_LINES = 12
+_NO_ACCOUNT = "$G"
 
 
 def server_binary() -> str:
@@ -38,8 +42,33 @@ def server_binary() -> str:
     return found
 
 
+@dataclass(frozen=True)
+class ClusterNode:
+    """A server's place in a cluster. Its `name` is its identity there and stays the same for ever."""
+
+    cluster: str
+    name: str
+    port: int
+    routes: tuple[str, ...]
+    host: str = "127.0.0.1"
+
+    def lines(self) -> list[str]:
+        """The part of the server's configuration. `routes` are the addresses of all nodes, `nats://host:port`."""
+        quoted = json.dumps
+        return [
+            "cluster {",
+            f"  name: {quoted(self.cluster)}",
+            f"  listen: {quoted(f'{self.host}:{self.port}')}",
+            f"  routes: {quoted(self.routes)}",
+            "}",
+        ]
+
+
 class LocalServer:
     """One server with its store under `store_dir`; its configuration and log lie beside that directory.
+
+    `accounts_path` is the file that says who may do what; without one everybody may do everything. `tls` are its own
+    files, `node` its place in a cluster.
 
     Start it from the main thread: the server is told to end with the thread that started it.
     """
@@ -52,6 +81,9 @@ class LocalServer:
         sync_interval: str = "always",
         max_payload_bytes: int = 8 * MIB,
         max_file_bytes: int | None = None,
+        accounts_path: Path | None = None,
+        tls: TlsFiles | None = None,
+        node: ClusterNode | None = None,
     ) -> None:
         self.store_dir = Path(store_dir).absolute()
         self.host = host
@@ -59,12 +91,16 @@ class LocalServer:
         self.sync_interval = sync_interval
         self.max_payload_bytes = max_payload_bytes
         self.max_file_bytes = max_file_bytes
-        self._name = f"trinity-{uuid.uuid4().hex[:12]}"
+        self.accounts_path = accounts_path
+        self.tls = tls
+        self.node = node
+        self._name = node.name if node else f"trinity-{uuid.uuid4().hex[:12]}"
         self._process: subprocess.Popen[bytes] | None = None
+        self._lock = StoreLock(self.store_dir)
 
     @property
     def url(self) -> str:
-        return f"nats://{self.host}:{self.port}"
+        return f"{'tls' if self.tls else 'nats'}://{self.host}:{self.port}"
 
     @property
     def log_path(self) -> Path:
@@ -88,24 +124,29 @@ class LocalServer:
         """Start, and return when it serves. A started one that ended is started again, on the same port and store.
 
         Raises:
-            BusRefused: the port is taken, or the server does not start; with the last lines of its log.
+            BusRefused: the port is taken, another process serves the store, its messages are those of a bus with
+                accounts and this is one without or the other way round, or the server does not start; with the last
+                lines of its log.
         """
         if self.is_running:
             return
         self.store_dir.mkdir(parents=True, exist_ok=True)
-        self.port = self.port or _free_port(self.host)
+        _check_accounts(self.store_dir, self.accounts_path is not None)
+        self.port = self.port or free_port(self.host)
         _check_free(self.host, self.port)
-        self.config_path.write_text(self._config())
         binary, environment = server_binary(), {**os.environ, "GOMEMLIMIT": f"{_memory_limit() // MIB}MiB"}
-        self._process = subprocess.Popen(  # noqa: ASYNC220 - returns at once; the thread must outlive the server
-            [binary, "--config", str(self.config_path)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env=environment,
-            start_new_session=True,  # Ctrl-C is for the services, which drain while the bus still stands
-            preexec_fn=_die_with_parent if sys.platform == "linux" else None,
-        )
+        async with self._lock.taken(self.url) as lock:
+            self.config_path.write_text(self._config())
+            self._process = subprocess.Popen(  # noqa: ASYNC220 - returns at once; the thread must outlive the server
+                [binary, "--config", str(self.config_path)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env=environment,
+                pass_fds=(lock,),
+                start_new_session=True,  # Ctrl-C is for the services, which drain while the bus still stands
+                preexec_fn=_die_with_parent if sys.platform == "linux" else None,
+            )
         await self._until_ready()
         log.info("bus_started", url=self.url, pid=self.pid, store=str(self.store_dir))
 
@@ -154,23 +195,25 @@ class LocalServer:
 
     def _config(self) -> str:
         quoted = json.dumps
-        return "\n".join(
-            (
-                f"server_name: {quoted(self._name)}",
-                f"host: {quoted(self.host)}",
-                f"port: {self.port}",
-                f"max_payload: {self.max_payload_bytes}",
-                'write_deadline: "10s"',
-                f"logfile: {quoted(str(self.log_path))}",
-                "jetstream {",
-                f"  store_dir: {quoted(str(self.store_dir))}",
-                f"  max_mem: {256 * MIB}",
-                f"  max_file: {self.max_file_bytes or _room(self.store_dir)}",
-                f"  sync_interval: {quoted(self.sync_interval)}",
-                "}",
-                "",
-            )
-        )
+        lines = [
+            f"server_name: {quoted(self._name)}",
+            f"host: {quoted(self.host)}",
+            f"port: {self.port}",
+            f"max_payload: {self.max_payload_bytes}",
+            'write_deadline: "10s"',
+            f"logfile: {quoted(str(self.log_path))}",
+            "jetstream {",
+            f"  store_dir: {quoted(str(self.store_dir))}",
+            f"  max_mem: {256 * MIB}",
+            f"  max_file: {self.max_file_bytes or _room(self.store_dir)}",
+            f"  sync_interval: {quoted(self.sync_interval)}",
+            "}",
+            *(self.tls.server_lines() if self.tls else ()),
+            *(self.node.lines() if self.node else ()),
+        ]
+        if self.accounts_path is not None:  # the server takes it from where its configuration lies
+            lines.append(f"include {quoted(os.path.relpath(self.accounts_path, self.config_path.parent))}")
+        return "\n".join((*lines, ""))
 
     def _log_tail(self) -> str:
         try:
@@ -186,12 +229,28 @@ def _room(store_dir: Path) -> int:
     return int(shutil.disk_usage(store_dir).free * 0.8) + used
 
 
+def _check_accounts(store_dir: Path, has_accounts: bool) -> None:
+    """Each account has its own streams: with the wrong ones the server would show an empty store."""
+    found = {path.parents[1].name: path.name for path in store_dir.glob("jetstream/*/streams/*trinity_*")}
+    plain = found.pop(_NO_ACCOUNT, None)
+    if has_accounts and plain is not None:
+        raise BusRefused(
+            f"the store {store_dir} holds stream {plain} of a bus without credentials, which one with credentials "
+            "cannot see: leave out --auth, or take another store"
+        )
+    if not has_accounts and found:
+        raise BusRefused(
+            f"the store {store_dir} holds streams of a bus with credentials ({', '.join(sorted(found))}), which one "
+            "without cannot see: serve it with `trinity bus --auth`, or take another store"
+        )
+
+
 def _memory_limit() -> int:
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return int(min(4 * GIB, total // 8))
 
 
-def _free_port(host: str) -> int:
+def free_port(host: str) -> int:
     with socket.socket() as probe:
         probe.bind((host, 0))
         return int(probe.getsockname()[1])

@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass, field
 
+from bus.credentials import Credentials
 from bus.port import LeaseTerms
+from bus.tls import TlsFiles
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
@@ -13,7 +15,10 @@ violation closes the connection for good."""
 
 @dataclass(frozen=True)
 class BusSettings:
-    """Everything about a bus that a configuration may change. Sizes in bytes, times in seconds."""
+    """Everything about a bus that a configuration may change. Sizes in bytes, times in seconds.
+
+    With `credentials` the connection speaks for their role, and streams are for the admin alone to declare.
+    """
 
     dedupe_window_s: float = 600.0
     max_experience_bytes: int = 2 * GIB
@@ -24,6 +29,9 @@ class BusSettings:
     weights_kept: int = 4096
     metrics_bytes: int = 256 * MIB
     request_timeout_s: float = 5.0
+    replicas: int = 1
+    credentials: Credentials | None = None
+    tls: TlsFiles | None = None
 
     def __post_init__(self) -> None:
         largest = self.max_payload_bytes - HEADER_ROOM_BYTES

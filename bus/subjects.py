@@ -5,6 +5,7 @@ where anything had to be replaced or cut, or where the name itself ends like suc
 share a subject.
 """
 
+import functools
 import hashlib
 import re
 from collections.abc import Callable
@@ -28,6 +29,7 @@ class Stream(StrEnum):
     BLOBS = "blobs"
 
 
+@functools.lru_cache(maxsize=1024)
 def token(name: str) -> str:
     """`name` as one token of a subject."""
     safe = re.sub(r"[^A-Za-z0-9_-]", "_", name)

@@ -9,6 +9,7 @@ from nats.js import api
 
 from bus.connection import Connection
 from bus.errors import BusRefused
+from bus.permissions import Role
 from bus.port import LeaseTerms
 from bus.retrying import Patience
 from bus.settings import BusSettings
@@ -17,13 +18,15 @@ from bus.subjects import Stream, bucket_name, stream_name, stream_subjects, toke
 log = structlog.get_logger()
 
 MARKER_TTL_S = 5
-"""How long a key that expired leaves a marker, by which those who watch the store see it go."""
+"""How long a key that was deleted leaves a marker, by which those who watch the store see it go. One that expires
+leaves none: the server ties such markers to roll-ups, by which whoever may write one key could empty the store."""
 
 QUARANTINE_MEMORY_S = 30 * 24 * 3600.0
 """A message quarantined by every reader that meets it is kept once within this time."""
 
 _NAME_IN_USE = 10058
 _STORAGE_SHORT = 10047
+_NOT_CLUSTERED, _NO_PEERS = 10074, 10005
 
 _NEW, _OLD = api.DiscardPolicy.NEW, api.DiscardPolicy.OLD
 
@@ -37,7 +40,7 @@ def stream_configs(run: str, settings: BusSettings) -> list[api.StreamConfig]:
         _log(run, Stream.METRICS, settings, discard=_OLD, max_bytes=settings.metrics_bytes),
         _log(run, Stream.QUARANTINE, settings, duplicate_window=QUARANTINE_MEMORY_S),
         _log(run, Stream.BLOBS, settings),
-        _store(run),
+        _store(run, settings),
     ]
 
 
@@ -62,14 +65,41 @@ def queue_consumer(run: str, taskset_subject: str, terms: LeaseTerms) -> api.Con
 
 
 async def declare(connection: Connection, run: str, settings: BusSettings) -> None:
-    """Make what is missing and bring the rest to its declared form.
+    """Make what is missing and bring the rest to its declared form; with credentials, see that the admin has done so.
 
     Raises:
-        BusRefused: an existing stream cannot be changed so, or the server has no room for it.
+        BusRefused: an existing stream cannot be changed so, the server has no room for it, or the admin is to make it.
     """
+    credentials = settings.credentials
+    if credentials is not None and credentials.role is not Role.ADMIN:
+        await check(connection, run)
+        return
     for config in stream_configs(run, settings):
         patience = Patience(connection, f"declare {config.name}")
         await patience.until_answered(_declaration(connection, config))
+
+
+async def check(connection: Connection, run: str) -> None:
+    """See that the streams of the run are there.
+
+    Raises:
+        BusRefused: one is missing.
+    """
+    for name in (*(stream_name(run, stream) for stream in Stream), f"KV_{bucket_name(run)}"):
+        await Patience(connection, f"look for {name}").until_answered(_presence(connection, run, name))
+
+
+def _presence(connection: Connection, run: str, name: str) -> Callable[[], Awaitable[None]]:
+    async def request() -> None:
+        try:
+            await connection.jetstream.stream_info(name)
+        except nats.js.errors.NotFoundError as error:
+            raise BusRefused(
+                f"stream {name} does not exist, and only the admin of a bus with credentials makes streams: "
+                f"`trinity bus --auth --run {run}` does at its start, or `trinity bus declare`"
+            ) from error
+
+    return request
 
 
 def _declaration(connection: Connection, config: api.StreamConfig) -> Callable[[], Awaitable[None]]:
@@ -97,6 +127,11 @@ async def _update(connection: Connection, config: api.StreamConfig) -> None:
 
 def _refusal(config: api.StreamConfig, error: nats.js.errors.APIError) -> Exception:
     """What a refused declaration means; the error itself where it will pass."""
+    if error.err_code in (_NOT_CLUSTERED, _NO_PEERS):
+        return BusRefused(
+            f"stream {config.name} cannot have {config.num_replicas} replicas here ({error.description}): "
+            "set bus.replicas to 1, or bus.url to a cluster of as many nodes"
+        )
     if error.code not in (400, 500):
         return error
     if error.err_code != _STORAGE_SHORT:
@@ -130,13 +165,13 @@ def _log(
         max_bytes=max_bytes,
         max_msgs=max_msgs,
         max_age=0,
-        num_replicas=1,
+        num_replicas=settings.replicas,
         duplicate_window=settings.dedupe_window_s if duplicate_window is None else duplicate_window,
         allow_direct=True,
     )
 
 
-def _store(run: str) -> api.StreamConfig:
+def _store(run: str, settings: BusSettings) -> api.StreamConfig:
     """The key-value store, as the client's own key-value calls and the `nats` command know it."""
     bucket = bucket_name(run)
     return dataclasses.replace(
@@ -150,11 +185,11 @@ def _store(run: str) -> api.StreamConfig:
         max_msgs=-1,
         max_age=0,
         max_msgs_per_subject=1,
-        num_replicas=1,
+        num_replicas=settings.replicas,
         duplicate_window=120,
         allow_direct=True,
-        allow_rollup_hdrs=True,
+        allow_rollup_hdrs=False,
         allow_msg_ttl=True,
         deny_delete=True,
-        subject_delete_marker_ttl=MARKER_TTL_S,
+        deny_purge=True,
     )

@@ -11,16 +11,18 @@ ARRAYS = ConfigDict(arbitrary_types_allowed=True)
 
 
 def _reader(dtype: np.dtype[Any]) -> Callable[[object], npt.NDArray[Any]]:
+    size, is_float = dtype.itemsize, dtype.kind == "f"
+
     def read(value: object) -> npt.NDArray[Any]:
         if isinstance(value, bytes):
-            if len(value) % dtype.itemsize:
-                raise ValueError(f"{len(value)} bytes are not a whole number of {dtype.itemsize}-byte elements")
-            array: npt.NDArray[Any] = np.frombuffer(value, dtype=dtype)
+            if len(value) % size:
+                raise ValueError(f"{len(value)} bytes are not a whole number of {size}-byte elements")
+            array: npt.NDArray[Any] = np.frombuffer(value, dtype)
         else:
             array = _converted(value, dtype)
         if array.ndim != 1:
             raise ValueError(f"an array of {array.ndim} dimensions where one is wanted")
-        if dtype.kind == "f" and not np.isfinite(array).all():
+        if is_float and 0 in np.isfinite(array).tobytes():
             raise ValueError("not every number is finite")
         return array
 

@@ -3,14 +3,14 @@
 The envelope is the map `{"schema": name, "version": n, "body": {...}}`.
 """
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgpack
 from pydantic import ValidationError
 
 from schemas.blobs import BlobClaimed
 from schemas.errors import SchemaError
-from schemas.experiences import GroupSampled, TaskAbandoned
+from schemas.experiences import Experience, GroupSampled, TaskAbandoned
 from schemas.message import Message
 from schemas.reports import EvaluationReported, MetricsReported, Quarantined
 from schemas.state import (
@@ -49,6 +49,8 @@ MESSAGES: dict[str, type[Message]] = {
 }
 
 MAX_DECODED_BYTES = 1 << 30
+_GROUP_FIELDS, _EXPERIENCE_FIELDS = tuple(GroupSampled.model_fields), tuple(Experience.model_fields)
+_ARRAY_FIELDS = ("tokens", "action_mask", "logprobs", "token_versions")
 _ENVELOPE_KEYS = {"schema", "version", "body"}
 
 M = TypeVar("M", bound=Message)
@@ -56,7 +58,7 @@ M = TypeVar("M", bound=Message)
 
 def encode(message: Message) -> bytes:
     """The bytes of `message`. The same message always gives the same bytes."""
-    body = message.model_dump(mode="python")
+    body = _group_body(message) if type(message) is GroupSampled else message.model_dump(mode="python")
     packed = msgpack.packb(
         {"schema": message.schema_name, "version": message.schema_version, "body": body}, use_bin_type=True
     )
@@ -93,6 +95,23 @@ def decode_as(kind: type[M], payload: bytes) -> M:
     if not isinstance(message, kind):
         raise SchemaError(f"{message.schema_name} where {kind.schema_name} is expected", message.schema_name)
     return message
+
+
+def _group_body(group: GroupSampled) -> dict[str, Any]:
+    """What `model_dump` gives, but with views of the arrays: their bytes are copied once, into the envelope."""
+    fields = vars(group)
+    body = {name: fields[name] for name in _GROUP_FIELDS}
+    body["task"] = group.task.model_dump(mode="python")
+    body["experiences"] = [_experience_body(vars(experience)) for experience in group.experiences]
+    return body
+
+
+def _experience_body(fields: dict[str, Any]) -> dict[str, Any]:
+    body = {name: fields[name] for name in _EXPERIENCE_FIELDS}
+    for name in _ARRAY_FIELDS:
+        array = body[name]
+        body[name] = array.data if array.flags.c_contiguous else array.tobytes()
+    return body
 
 
 def _unpacked(payload: bytes) -> dict[str, object]:

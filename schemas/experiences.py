@@ -36,14 +36,18 @@ class Experience(Value):
         length = len(self.tokens) - self.prompt_length
         if length < 1:
             raise ValueError(f"{len(self.tokens)} tokens leave no response after a prompt of {self.prompt_length}")
-        for name in ("action_mask", "logprobs", "token_versions"):
-            if len(getattr(self, name)) != length:
-                raise ValueError(f"{name} has {len(getattr(self, name))} elements for a response of {length} tokens")
-        if int(np.max(self.action_mask)) > 1:
+        if not len(self.action_mask) == len(self.logprobs) == len(self.token_versions) == length:
+            raise ValueError(self._misfit(length))
+        if self.action_mask.tobytes().translate(None, b"\x00\x01"):
             raise ValueError("action_mask holds a value other than 0 and 1")
-        if int(np.min(self.tokens)) < 0:
+        if np.minimum.reduce(self.tokens) < 0:
             raise ValueError("a token id is negative")
         return self
+
+    def _misfit(self, length: int) -> str:
+        names = ("action_mask", "logprobs", "token_versions")
+        name, found = next((name, len(getattr(self, name))) for name in names if len(getattr(self, name)) != length)
+        return f"{name} has {found} elements for a response of {length} tokens"
 
     @property
     def response_length(self) -> int:

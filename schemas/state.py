@@ -51,10 +51,14 @@ class LeaseHeld(Message):
 
 
 class TasksetShare(Value):
-    """A taskset of a segment, of which `consumed` tasks were released before the segment began."""
+    """A taskset of a segment, of which `consumed` tasks were released before the segment began.
+
+    `due` of its tasks are in the first round of the segment, as many as it has rows in each later one; None: in all.
+    """
 
     name: str
     consumed: int = Field(default=0, ge=0)
+    due: int | None = Field(default=None, ge=0)
 
 
 class Segment(Value):
@@ -160,9 +164,11 @@ class TasksetOffered(Message):
 
 
 class TaskExcused(Message):
-    """Deliveries of a task that ended by a hand-back, which is no failure: they do not count as attempts."""
+    """How deliveries of a task have ended: `times` by a hand-back, which is no failure and does not count as an
+    attempt, `failures` by an error that was told. What is neither ended with its explorer."""
 
     schema_name: ClassVar[str] = "task_excused"
 
     ordinal: int = Field(ge=0)
-    times: int = Field(ge=1)
+    times: int = Field(ge=0)
+    failures: int = Field(default=0, ge=0)

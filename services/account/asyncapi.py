@@ -16,7 +16,7 @@ from bus.subjects import MESSAGE_IDS, SUBJECTS, Stream, bucket_name, chunk_subje
 from schemas.blobs import BlobClaimed
 from schemas.codec import MESSAGES
 from schemas.message import Message
-from schemas.reports import ServiceName
+from schemas.reports import Quarantined, ServiceName
 from schemas.state import (
     IncarnationTaken,
     LeaseHeld,
@@ -27,7 +27,7 @@ from schemas.state import (
     TasksetOffered,
     TrainProgress,
 )
-from services.runtime.keys import DECLARED, EXCUSES, INCARNATION, LEADER, MEMBERS, OFFERS, RELEASE, TRAIN
+from services.runtime.keys import DECLARED, EXCUSES, INCARNATION, LEADER, MEMBERS, OFFERS, RECEIPTS, RELEASE, TRAIN
 
 Document = dict[str, Any]
 
@@ -54,6 +54,7 @@ PARAMETERS = {
     "number": "Which chunk of the blob, from 0.",
     "member": "The member's name, escaped as keys are.",
     "ordinal": "The ordinal of the task.",
+    "sequence": "The sequence that the message had in the stream.",
 }
 KEYS: dict[str, type[Message]] = {
     DECLARED: RunDeclared,
@@ -65,6 +66,7 @@ KEYS: dict[str, type[Message]] = {
     f"{MEMBERS}{{service}}.{{member}}": MemberSeen,
     f"{OFFERS}{{taskset}}": TasksetOffered,
     f"{EXCUSES}{{ordinal}}": TaskExcused,
+    f"{RECEIPTS}{{stream}}.{{sequence}}": Quarantined,
 }
 
 

@@ -10,6 +10,16 @@ from schemas.state import MemberSeen, ReleaseProgress, TrainProgress
 from schemas.weights import WeightsAnnounced
 from services.runtime.keys import MEMBERS, RELEASE, TRAIN
 
+NEARLY_FULL = 0.9
+_MIB = 2**20
+_DECIDES = {
+    str(Stream.EXPERIENCES): (
+        "explorers wait when it is full. bus.max_experience_bytes is the limit; buffer.retain decides how much a "
+        "checkpoint leaves, trainer.save_interval when there is one"
+    ),
+}
+"""Of the streams that refuse new messages at a limit, what decides how full they are."""
+
 _SHOWN_STREAMS = (Stream.TASKS, Stream.EXPERIENCES, Stream.WEIGHTS, Stream.METRICS, Stream.QUARANTINE)
 
 
@@ -44,6 +54,27 @@ class Snapshot:
     def phase(self) -> str:
         return self.release.phase if self.release else "starting"
 
+    @property
+    def quarantined(self) -> int:
+        """Messages in the quarantine now."""
+        held = self.streams.get(str(Stream.QUARANTINE))
+        return held.messages if held else 0
+
+    @property
+    def full_streams(self) -> tuple[str, ...]:
+        """The streams that publishers will soon have to wait for."""
+        return tuple(name for name, state in self.streams.items() if name in _DECIDES and _share(state) > NEARLY_FULL)
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """What waits or is full, and why, in words."""
+        said = [
+            f"{service} waits: {progress.waiting_for}"
+            for service, progress in (("trainer", self.train), ("synchronizer", self.release))
+            if progress is not None and progress.waiting_for
+        ]
+        return (*said, *(_fullness(name, self.streams[name]) for name in self.full_streams))
+
     def as_json(self) -> dict[str, Any]:
         """Plain values, for `trinity status --json`."""
         train, release = self.train, self.release
@@ -64,6 +95,10 @@ class Snapshot:
                 "answered": train.answered if train else 0,
             },
             "experiences": train.counts.model_dump() if train else {},
+            "quarantined": self.quarantined,
+            "trainer_waiting_for": train.waiting_for if train else "",
+            "full_streams": list(self.full_streams),
+            "notices": list(self.notices),
             "streams": {name: asdict(state) for name, state in self.streams.items()},
             "members": [member.model_dump(mode="json") for member in self.members],
         }
@@ -83,3 +118,13 @@ async def snapshot(bus: Bus) -> Snapshot:
         members=tuple(member for member in members if isinstance(member, MemberSeen)),
         streams={str(stream): await bus.state(stream) for stream in _SHOWN_STREAMS},
     )
+
+
+def _share(state: StreamState) -> float:
+    """How much of its limit a stream takes; 0 where it has none."""
+    return state.size_bytes / state.limit_bytes if state.limit_bytes else 0.0
+
+
+def _fullness(name: str, state: StreamState) -> str:
+    held, limit = state.size_bytes / _MIB, (state.limit_bytes or 0) / _MIB
+    return f"stream {name} is {_share(state):.0%} full ({held:.1f} of {limit:.1f} MiB): {_DECIDES[name]}"

@@ -7,11 +7,11 @@ from typing import Any
 
 from bus.port import Bus
 from bus.subjects import Stream
-from schemas.experiences import GroupSampled, TaskAbandoned
 from schemas.reports import EvaluationReported, MetricsReported
-from schemas.state import Counts
+from services.account.audit import audit
 from services.account.shares import Interval, neither, shares
-from services.account.snapshot import Snapshot, snapshot
+from services.account.snapshot import snapshot
+from services.config.tree import RunConfig
 
 Spans = dict[str, dict[str, list[Interval]]]
 
@@ -28,22 +28,10 @@ class _Metrics:
     adoption_s: list[float] = field(default_factory=list)
 
 
-@dataclass
-class _Stream:
-    """What the experience stream holds. `waiting` lies beyond what is in the weights."""
-
-    published: int = 0
-    tokens: int = 0
-    waiting: int = 0
-    abandoned: set[int] = field(default_factory=set)
-
-
-async def summarize(bus: Bus, started_at: float) -> dict[str, Any]:
+async def summarize(bus: Bus, config: RunConfig, started_at: float) -> dict[str, Any]:
     """The account of a run that began at `started_at` (seconds since the epoch)."""
-    now = await snapshot(bus)
-    metrics, held = await _metrics(bus), await _stream(bus, now)
+    now, metrics, account = await snapshot(bus), await _metrics(bus), (await audit(bus, config)).account
     ended_at = time.time()
-    counts = now.train.counts if now.train else Counts()
     return {
         "run": bus.run,
         "phase": now.phase,
@@ -53,28 +41,15 @@ async def summarize(bus: Bus, started_at: float) -> dict[str, Any]:
         "accuracy_by_step": [metrics.accuracy[step] for step in sorted(metrics.accuracy)],
         "evaluations": metrics.evaluations,
         "tasks": {
-            "released": now.release.released if now.release else 0,
-            "answered": (now.train.answered if now.train else 0) - len(held.abandoned),
-            "quarantined": len(held.abandoned),
+            "released": account.tasks.released,
+            "answered": account.tasks.answered,
+            "quarantined": account.tasks.abandoned,
         },
-        "experiences": _experiences(counts, held),
-        "tokens": {"sampled": held.tokens, "trained": counts.tokens_trained},
+        "experiences": account.experiences(),
+        "disagreements": list(account.disagreements),
+        "tokens": {"sampled": account.tokens_sampled, "trained": account.tally.tokens_trained},
         "time_share": _time_share(metrics, (started_at, ended_at)),
         "seconds_from_step_end_to_adoption": _median(metrics.adoption_s),
-    }
-
-
-def _experiences(counts: Counts, held: _Stream) -> dict[str, Any]:
-    dropped = sum(number for rule, number in counts.filtered.items() if rule != "abandoned")
-    accounted = counts.trained + dropped + counts.duplicates + held.waiting
-    return {
-        "published": held.published,
-        "trained": counts.trained,
-        "filtered": dict(counts.filtered),
-        "quarantined": counts.quarantined,
-        "duplicates": counts.duplicates,
-        "waiting": held.waiting,
-        "lost": held.published - accounted,
     }
 
 
@@ -102,20 +77,6 @@ def _take(found: _Metrics, report: MetricsReported) -> None:
         found.explorers.add(report.source)
     for span in report.spans:
         found.spans[report.source][span.activity].append((span.start_s, span.end_s))
-
-
-async def _stream(bus: Bus, now: Snapshot) -> _Stream:
-    held = _Stream()
-    floor = now.train.sequence_floor if now.train else 1
-    async for delivery in bus.read(Stream.EXPERIENCES, follow=False):
-        if isinstance(delivery.message, GroupSampled):
-            experiences = delivery.message.experiences
-            held.published += len(experiences)
-            held.tokens += sum(experience.response_length for experience in experiences)
-            held.waiting += len(experiences) if delivery.sequence >= floor else 0
-        elif isinstance(delivery.message, TaskAbandoned):
-            held.abandoned.add(delivery.message.task.ordinal)
-    return held
 
 
 def _time_share(metrics: _Metrics, window: Interval) -> dict[str, Any]:

@@ -1,37 +1,48 @@
-"""The experience stream as rows: one for each experience, in stream order."""
+"""The experience stream as rows: one for each experience and one for each abandoned task, in stream order.
 
-from collections.abc import AsyncIterator
+Together the rows hold everything that training depends on, so that a stream can be made of them again.
+"""
+
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 from bus.port import Bus
 from bus.subjects import Stream
-from schemas.experiences import Experience, GroupSampled
+from schemas.experiences import Experience, GroupSampled, TaskAbandoned
+
+SAMPLED, ABANDONED = "sampled", "abandoned"
 
 _ROWS_PER_WRITE = 2048
+_TOKENS_PER_WRITE = 4_000_000
+
+Told = Callable[[int], None]
 
 
 async def rows(bus: Bus, start: int = 1, end: int | None = None) -> AsyncIterator[dict[str, Any]]:
     """Experiences from stream sequence `start` up to `end` (inclusive; None: as far as there are any now)."""
+    async for item in records(bus, start, end):
+        if item["kind"] == SAMPLED:
+            yield item
+
+
+async def records(bus: Bus, start: int = 1, end: int | None = None) -> AsyncIterator[dict[str, Any]]:
+    """`rows`, and among them the tasks that were abandoned, whose columns of an experience are None."""
     async for delivery in bus.read(Stream.EXPERIENCES, start=start, follow=False):
         if end is not None and delivery.sequence > end:
             return
         if isinstance(delivery.message, GroupSampled):
             for experience in delivery.message.experiences:
-                yield row(delivery.sequence, delivery.message, experience)
+                yield row(delivery.sequence, delivery.message, experience, delivery.stored_at)
+        elif isinstance(delivery.message, TaskAbandoned):
+            yield abandoned_row(delivery.sequence, delivery.message, delivery.stored_at)
 
 
-def row(sequence: int, group: GroupSampled, experience: Experience) -> dict[str, Any]:
+def row(sequence: int, group: GroupSampled, experience: Experience, stored_at: float = 0.0) -> dict[str, Any]:
     """One experience in plain values. `tokens` holds prompt and response; the other lists, the response alone."""
     return {
         "sequence": sequence,
-        "task_id": group.task.task_id,
-        "ordinal": group.task.ordinal,
-        "batch": group.task.batch,
-        "taskset": group.task.taskset,
-        "epoch": group.task.epoch,
-        "index": group.task.index,
-        "explorer": group.explorer,
+        **_task(group),
         "incarnation": group.incarnation,
         "position": experience.position,
         "step": experience.step,
@@ -46,39 +57,99 @@ def row(sequence: int, group: GroupSampled, experience: Experience) -> dict[str,
         "prompt_text": experience.prompt_text,
         "response_text": experience.response_text,
         "metrics": sorted(experience.metrics.items()),
+        "kind": SAMPLED,
+        "attempt": group.attempt,
+        "started_at": group.started_at,
+        "finished_at": group.finished_at,
+        "tokenizer": group.tokenizer,
+        "stored_at": stored_at,
     }
 
 
-async def write_parquet(bus: Bus, path: Path, start: int = 1, end: int | None = None) -> int:
-    """Write the stream as parquet. Returns the number of rows."""
+def abandoned_row(sequence: int, task: TaskAbandoned, stored_at: float = 0.0) -> dict[str, Any]:
+    """A task that nobody could answer, in plain values. `attempt` counts the attempts, `finished_at` is when it was
+    given up."""
+    return {
+        **dict.fromkeys(row_columns()),
+        "sequence": sequence,
+        **_task(task),
+        "kind": ABANDONED,
+        "attempt": task.attempts,
+        "finished_at": task.abandoned_at,
+        "error": task.error,
+        "stored_at": stored_at,
+    }
+
+
+async def write_parquet(
+    bus: Bus, path: Path, start: int = 1, end: int | None = None, tell: Told = lambda written: None
+) -> int:
+    """Write the stream as parquet; the file is whole or not there. Returns the number of experiences.
+
+    `tell` hears from time to time how many experiences are written.
+    """
     import pyarrow.parquet
 
-    schema = _schema()
-    written, gathered = 0, []
+    schema = parquet_schema()
+    written = 0
     path.parent.mkdir(parents=True, exist_ok=True)
-    with pyarrow.parquet.ParquetWriter(path, schema) as writer:
-        async for item in rows(bus, start, end):
-            gathered.append(item)
-            if len(gathered) == _ROWS_PER_WRITE:
-                writer.write_table(pyarrow.Table.from_pylist(gathered, schema=schema))
-                written, gathered = written + len(gathered), []
-        writer.write_table(pyarrow.Table.from_pylist(gathered, schema=schema))
-    return written + len(gathered)
+    aside = path.with_name(f".{path.name}.writing")
+    try:
+        with pyarrow.parquet.ParquetWriter(aside, schema) as writer:
+            async for portion in _portions(bus, start, end):
+                writer.write_table(pyarrow.Table.from_pylist(portion, schema=schema))
+                written += sum(item["kind"] == SAMPLED for item in portion)
+                tell(written)
+        aside.replace(path)
+    finally:
+        aside.unlink(missing_ok=True)
+    return written
 
 
-def _schema() -> Any:
+async def _portions(bus: Bus, start: int, end: int | None) -> AsyncIterator[list[dict[str, Any]]]:
+    """The records in lists that bound the memory of writing them."""
+    gathered: list[dict[str, Any]] = []
+    tokens = 0
+    async for item in records(bus, start, end):
+        gathered.append(item)
+        tokens += 0 if item["tokens"] is None else len(item["tokens"])
+        if len(gathered) >= _ROWS_PER_WRITE or tokens >= _TOKENS_PER_WRITE:
+            yield gathered
+            gathered, tokens = [], 0
+    yield gathered
+
+
+def _task(message: GroupSampled | TaskAbandoned) -> dict[str, Any]:
+    task = message.task
+    return {
+        "task_id": task.task_id,
+        "ordinal": task.ordinal,
+        "batch": task.batch,
+        "taskset": task.taskset,
+        "epoch": task.epoch,
+        "index": task.index,
+        "explorer": message.explorer,
+        "run": message.run,
+        "repeat_times": message.repeat_times,
+        "retry": message.retry,
+        "error": None,
+    }
+
+
+def parquet_schema() -> Any:
+    """The columns with their types, as an Arrow schema."""
     import pyarrow as pa
 
-    whole, text = pa.int64(), pa.string()
+    whole, text, real = pa.int64(), pa.string(), pa.float64()
     columns = dict.fromkeys(("sequence", "ordinal", "batch", "epoch", "index", "incarnation"), whole)
-    columns |= dict.fromkeys(("position", "step", "prompt_length"), whole)
+    columns |= dict.fromkeys(("position", "step", "prompt_length", "repeat_times", "attempt", "retry"), whole)
     columns |= dict.fromkeys(("task_id", "taskset", "explorer", "prompt_text", "response_text"), text)
+    columns |= dict.fromkeys(("kind", "run", "tokenizer", "error"), text)
+    columns |= dict.fromkeys(("temperature", "reward", "started_at", "finished_at", "stored_at"), real)
     columns |= {name: pa.list_(pa.int32()) for name in ("tokens", "token_versions")}
     columns |= {"action_mask": pa.list_(pa.uint8()), "logprobs": pa.list_(pa.float32())}
-    columns |= {"temperature": pa.float64(), "reward": pa.float64(), "is_truncated": pa.bool_()}
-    columns["metrics"] = pa.map_(text, pa.float64())
-    order = list(row_columns())
-    return pa.schema([(name, columns[name]) for name in order])
+    columns |= {"is_truncated": pa.bool_(), "metrics": pa.map_(text, real)}
+    return pa.schema([(name, columns[name]) for name in row_columns()])
 
 
 def row_columns() -> tuple[str, ...]:
@@ -106,4 +177,14 @@ def row_columns() -> tuple[str, ...]:
         "prompt_text",
         "response_text",
         "metrics",
+        "kind",
+        "run",
+        "repeat_times",
+        "attempt",
+        "retry",
+        "started_at",
+        "finished_at",
+        "tokenizer",
+        "error",
+        "stored_at",
     )

@@ -1,42 +1,118 @@
-"""The experience stream in a person's hands: `trinity export` and `trinity view`."""
+"""The experience stream in a person's hands: `trinity export`, `import`, `rescore` and `view`."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from bus.port import Bus
-from services.cli.options import ConfigOption, SetOption, loaded
+from services.cli.options import ConfigOption, PluginOption, SetOption, loaded
 from services.config.tree import RunConfig
 
-FromOption = Annotated[int, typer.Option("--from-sequence", help="First stream sequence.")]
+FromOption = Annotated[int | None, typer.Option("--from-sequence", help="First stream sequence.")]
 ToOption = Annotated[int | None, typer.Option("--to-sequence", help="Last stream sequence; by default the newest.")]
+FromStepOption = Annotated[int | None, typer.Option("--from-step", help="What checkpoint global_step_N has not seen.")]
+ToStepOption = Annotated[int | None, typer.Option("--to-step", help="Up to what checkpoint global_step_N holds.")]
+FromTimeOption = Annotated[
+    str | None, typer.Option("--from-time", help="Stored at or after: 2026-08-01T12:30:00, or seconds since the epoch.")
+]
+ToTimeOption = Annotated[str | None, typer.Option("--to-time", help="Stored at or before.")]
+AsOption = Annotated[str, typer.Option("--as", help="The new run: <name>, or <project>/<name>.", show_default=False)]
+AppendOption = Annotated[
+    bool, typer.Option("--append", help="Add what is missing to a run that has experiences already.")
+]
+
+_TELL_S = 2.0
 
 
 def export(
     config: ConfigOption,
     out: Annotated[Path, typer.Option("--out", "-o", help="The parquet file to write.", show_default=False)],
-    from_sequence: FromOption = 1,
+    from_step: FromStepOption = None,
+    from_sequence: FromOption = None,
+    from_time: FromTimeOption = None,
+    to_step: ToStepOption = None,
     to_sequence: ToOption = None,
+    to_time: ToTimeOption = None,
     set_: SetOption = None,
 ) -> None:
-    """Write the experience stream of a run, running or over, as a parquet file: one row for each experience."""
+    """Write the experience stream of a run, running or over, as a parquet file: one row for each experience.
+
+    A task that was abandoned has a row too (`kind` is `abandoned`), so that `trinity import` makes the same stream.
+    """
+    from services.replay.span import Part, place
+
+    chosen = loaded(config, set_).config
+    part = Part(place("from", from_step, from_sequence, from_time), place("to", to_step, to_sequence, to_time))
 
     async def work(bus: Bus) -> None:
+        from bus.subjects import Stream
         from services.account.table import write_parquet
+        from services.replay.span import resolved
+        from services.trainer.checkpoints import checkpoints
 
-        number = await write_parquet(bus, out, from_sequence, to_sequence)
+        span = await resolved(part, checkpoints(chosen.run_dir), bus.outlines(Stream.EXPERIENCES))
+        number = await write_parquet(bus, out, span.first, span.last, _telling("experiences written"))
         typer.echo(f"{number} experiences written to {out}")
 
-    asyncio.run(_with_bus(loaded(config, set_).config, work))
+    asyncio.run(_with_bus(chosen, work))
+
+
+def import_(
+    file: Annotated[Path, typer.Argument(help="A file that `trinity export` has written.")],
+    config: ConfigOption,
+    as_: AsOption,
+    append: AppendOption = False,
+    set_: SetOption = None,
+) -> None:
+    """Publish an exported file into the experience stream of a new run, in order, each experience once."""
+    from services.replay.opening import as_run
+
+    asyncio.run(_import(file, as_run(loaded(config, set_).config, as_), append))
+
+
+def rescore(
+    config: ConfigOption,
+    as_: AsOption,
+    reward: Annotated[str, typer.Option("--reward", help="The reward function's name.", show_default=False)],
+    reward_args: Annotated[
+        list[str] | None, typer.Option("--reward-args", help="An argument of it: with_think=true. May be repeated.")
+    ] = None,
+    source: Annotated[
+        str | None, typer.Option("--source", help="The run to score anew; by default the configuration's own.")
+    ] = None,
+    append: AppendOption = False,
+    from_step: FromStepOption = None,
+    from_sequence: FromOption = None,
+    from_time: FromTimeOption = None,
+    to_step: ToStepOption = None,
+    to_sequence: ToOption = None,
+    to_time: ToTimeOption = None,
+    plugin_dir: PluginOption = None,
+    set_: SetOption = None,
+) -> None:
+    """Score a past stream by another reward function, into the stream of a new run: `trinity replay` trains on it.
+
+    The true answers come from the tasksets of the configuration, by taskset and row.
+    """
+    from services.replay.opening import as_run
+    from services.replay.rescoring import reward_arguments
+    from services.replay.span import Part, place
+
+    chosen = loaded(config, set_, plugin_dir).config
+    part = Part(place("from", from_step, from_sequence, from_time), place("to", to_step, to_sequence, to_time))
+    arguments = reward_arguments(reward_args or ())
+    source_config = as_run(chosen, source) if source else chosen
+    asyncio.run(_rescore(chosen, source_config, as_run(chosen, as_), part, reward, arguments, append))
 
 
 def view(
     config: ConfigOption,
     limit: Annotated[int, typer.Option("--limit", "-n", help="How many experiences.")] = 8,
-    from_sequence: FromOption = 1,
+    from_sequence: FromOption = None,
     to_sequence: ToOption = None,
     set_: SetOption = None,
 ) -> None:
@@ -46,7 +122,7 @@ def view(
         from services.account.table import rows
 
         shown = 0
-        async for item in rows(bus, from_sequence, to_sequence):
+        async for item in rows(bus, from_sequence or 1, to_sequence):
             if shown == limit:
                 return
             shown += 1
@@ -59,7 +135,75 @@ def view(
 
 def add_to(app: typer.Typer) -> None:
     app.command()(export)
+    app.command("import")(import_)
+    app.command()(rescore)
     app.command()(view)
+
+
+async def _import(file: Path, target: RunConfig, append: bool) -> None:
+    from services.replay.carrying import carry, check_room
+    from services.replay.opening import target_of
+    from services.replay.parquet import answers, number_of_rows
+
+    total = number_of_rows(file)
+    async with target_of(target) as bus:
+        already = await check_room(bus, append)
+        tell = _telling(f"of {total} experiences imported")
+        _say(await carry(bus, _one_by_one(answers(file, bus.run)), already, tell), bus.run)
+
+
+async def _rescore(
+    config: RunConfig,
+    source_config: RunConfig,
+    target: RunConfig,
+    part: Any,
+    reward: str,
+    arguments: dict[str, Any],
+    append: bool,
+) -> None:
+    from bus.subjects import Stream
+    from services.replay.carrying import carry, check_room
+    from services.replay.opening import source_of, target_of
+    from services.replay.replaying import COPY, checkpoints_of
+    from services.replay.rescoring import check_rows, rescored_of, rescorer_of
+    from services.replay.span import resolved
+
+    rescorer = rescorer_of(config, reward, arguments)
+    async with source_of(source_config, target.run_dir / COPY) as source:
+        span = await resolved(part, await checkpoints_of(source), source.bus.outlines(Stream.EXPERIENCES))
+        total = await check_rows(source.bus, span, rescorer)
+        async with target_of(target) as bus:
+            already = await check_room(bus, append)
+            tell = _telling(f"of {total} experiences scored")
+            _say(await carry(bus, rescored_of(source.bus, span, rescorer, bus.run), already, tell), bus.run)
+
+
+def _say(carried: Any, run: str) -> None:
+    there = f", {carried.already} answers were there already" if carried.already else ""
+    typer.echo(
+        f"{carried.experiences} experiences in {carried.groups} groups and {carried.abandoned} abandoned tasks are in "
+        f"run {run}{there}"
+    )
+
+
+async def _one_by_one(answers: Any) -> AsyncIterator[Any]:
+    """What a blocking iterator gives, read in a thread."""
+    end = object()
+    while (answer := await asyncio.to_thread(next, answers, end)) is not end:
+        yield answer
+
+
+def _telling(what: str) -> Callable[[int], None]:
+    """Says from time to time how many have been dealt with."""
+    said_at = time.monotonic()
+
+    def tell(number: int) -> None:
+        nonlocal said_at
+        if time.monotonic() - said_at > _TELL_S:
+            said_at = time.monotonic()
+            typer.echo(f"{number} {what}", err=True)
+
+    return tell
 
 
 def _readable(item: dict[str, object]) -> str:

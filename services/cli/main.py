@@ -4,7 +4,7 @@ import sys
 
 import typer
 
-from services.cli import data, inspect, nodes, prepare, run
+from services.cli import audit, bus, checkpoints, data, inspect, nodes, prepare, quarantine, replay, run
 
 app = typer.Typer(
     name="trinity",
@@ -15,7 +15,7 @@ app = typer.Typer(
     epilog="Begin with: trinity prepare, then trinity run --config configs/quickstart.yaml",
 )
 
-for module in (run, nodes, inspect, data, prepare):
+for module in (run, nodes, bus, inspect, audit, checkpoints, quarantine, data, replay, prepare):
     module.add_to(app)
 
 
@@ -23,10 +23,11 @@ def main() -> None:
     """Run the command line. Errors that a user can mend are one readable message and status 2."""
     from bus.errors import BusError
     from services.config.errors import ConfigError
+    from services.replay.errors import ReplayError
 
     try:
         app()
-    except ConfigError as error:
+    except (ConfigError, ReplayError) as error:
         sys.exit(_said(str(error)))
     except BusError as error:
         sys.exit(_said(f"bus: {error}"))

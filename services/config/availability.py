@@ -162,6 +162,8 @@ def _intervals_of_one_side(config: RunConfig) -> Iterator[str]:
 
 
 def _trainer_config(config: RunConfig) -> Iterator[str]:
+    if config.trainer.trainer_type == "fake":
+        return  # the fake backend's own arguments
     given = dict(config.trainer.trainer_config)
     if given.pop("critic", None):
         yield "trainer.trainer_config.critic (leave it out)"

@@ -10,6 +10,11 @@ class BusConfig(Section):
     """The bus of a run; with no `url` (and no TRINITY_BUS_URL) a local one is started under the run's directory."""
 
     url: str | None = None
+    credentials: str | None = None
+    tls_ca: str | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    replicas: int = 1
     port: int | None = None
     store_dir: str | None = None
     sync_interval: str = "always"

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from services.config.algorithm_types import ALGORITHM_TYPES
 from services.config.errors import Problem
 from services.config.keys import get
+from services.config.retention import retention
 from services.config.spelling import nearest
 from services.config.tree import RunConfig
 from services.rollout.config import TasksetConfig
@@ -296,6 +297,46 @@ def _tasksets_by_key(config: RunConfig) -> Iterator[tuple[str, TasksetConfig]]:
         yield f"{section}.eval_tasksets[{index}]", taskset
 
 
+def _retention_is_a_rule(config: RunConfig) -> Iterator[Problem]:
+    try:
+        retention(config.buffer.retain, config.bus.max_experience_bytes)
+    except ValueError as error:
+        yield Problem("buffer.retain", f"buffer.retain={error}")
+
+
+def _replay_has_a_source(config: RunConfig) -> Iterator[Problem]:
+    replay = config.replay
+    if replay is None:
+        return
+    if replay.source == config.run_name:
+        message = f"replay.source={replay.source} is the run itself: a replay is a run of its own; give it another name"
+        yield Problem("replay.source", message)
+    if config.mode != "train":
+        yield Problem("replay", f"replay with mode={config.mode}: a replay only trains; set mode=train")
+    if replay.to_sequence is not None and replay.to_sequence < replay.from_sequence:
+        message = f"replay.to_sequence={replay.to_sequence} lies before replay.from_sequence={replay.from_sequence}"
+        yield Problem("replay.to_sequence", f"{message}: nothing would be read")
+    if replay.follow and replay.to_sequence is not None:
+        message = "replay.follow reads on as long as the source lives, and replay.to_sequence ends it: keep one of them"
+        yield Problem("replay.follow", message)
+
+
+def _the_bus_can_be_joined(config: RunConfig) -> Iterator[Problem]:
+    bus = config.bus
+    if bus.replicas not in (1, 3):
+        yield Problem("bus.replicas", f"bus.replicas={bus.replicas}: use 1, or 3 with a cluster of three nodes")
+    if (bus.tls_cert is None) != (bus.tls_key is None):
+        yield Problem("bus.tls_cert", "bus.tls_cert and bus.tls_key belong together: set both, or neither")
+    if bus.url is not None or config.mode not in ("both", "bench"):
+        return
+    own = "without bus.url the launcher starts a bus of its own on this machine alone"
+    if bus.replicas == 3:
+        yield Problem("bus.replicas", f"bus.replicas=3 needs a cluster, and {own}: set bus.url")
+    for name in ("credentials", "tls_ca", "tls_cert"):
+        if getattr(bus, name) is not None:
+            yield Problem(f"bus.{name}", f"bus.{name} is for a bus that is there, and {own}: set bus.url")
+
+
 CHECKS: tuple[Callable[[RunConfig], Iterator[Problem]], ...] = (
     _numbers_are_large_enough,
     _name_fits_a_directory,
@@ -316,4 +357,7 @@ CHECKS: tuple[Callable[[RunConfig], Iterator[Problem]], ...] = (
     _gpus_suffice,
     _dtypes_agree,
     _trainer_config_is_given_once,
+    _retention_is_a_rule,
+    _replay_has_a_source,
+    _the_bus_can_be_joined,
 )

@@ -24,6 +24,7 @@ ENVIRONMENT: dict[str, tuple[str, Callable[[str], object]]] = {
     "checkpoint_root_dir": ("TRINITY_CHECKPOINT_ROOT_DIR", str),
     "plugin_dirs": ("TRINITY_PLUGIN_DIRS", lambda text: [part for part in text.split(os.pathsep) if part]),
     "bus.url": ("TRINITY_BUS_URL", str),
+    "bus.credentials": ("TRINITY_BUS_CREDENTIALS", str),
     "log.level": ("TRINITY_LOG_LEVEL", str),
     "log.save_dir": ("TRINITY_LOG_DIR", str),
 }

@@ -15,7 +15,7 @@ from services.inference.config import InferenceModelConfig, ModelConfig, Samplin
 from services.monitor.config import MonitorConfig
 from services.rollout.config import DEFAULT_WORKFLOW, BufferConfig, DataProcessorConfig, TasksetConfig
 from services.synchronizer.config import SynchronizerConfig
-from services.trainer.config import AlgorithmConfig, TrainerConfig
+from services.trainer.config import AlgorithmConfig, ReplayConfig, TrainerConfig
 
 Mode = Literal["both", "explore", "train", "bench", "serve", "colocate"]
 
@@ -75,6 +75,7 @@ class RunConfig(Section):
     monitor: MonitorConfig = MonitorConfig()
     synchronizer: SynchronizerConfig = SynchronizerConfig()
     bus: BusConfig = BusConfig()
+    replay: ReplayConfig | None = None
     service: ServiceConfig = ServiceConfig()
     log: LogConfig = LogConfig()
     stages: list[StageConfig] = Field(default_factory=list)

@@ -12,8 +12,10 @@ from bus.port import Delivery
 from bus.subjects import Stream
 from schemas.experiences import Experience, GroupSampled, TaskAbandoned
 from schemas.tasks import TaskReleased
+from services.explorer.attempts import Attempts, Tried
 from services.explorer.weights import Adoption
 from services.inference.engine import Engine, EngineDied
+from services.inference.tokenizers import fingerprint
 from services.rollout.errors import TaskFailed, UnknownName
 from services.rollout.policy import Policy, Prompting, sampling_of
 from services.rollout.runner import answer
@@ -33,6 +35,8 @@ class Answering:
         self._config = context.config
         self._engine = engine
         self._adoption = adoption
+        self._attempts = Attempts(context.bus)
+        self._tokenizer = ""
         self._prompting = Prompting(
             max_prompt_tokens=context.config.max_prompt_tokens,
             enable_prompt_truncation=context.config.model.enable_prompt_truncation,
@@ -40,15 +44,29 @@ class Answering:
             enable_thinking=context.config.rollout_model.enable_thinking,
         )
 
-    async def handle(self, delivery: Delivery) -> None:
+    async def tried(self, delivery: Delivery) -> Tried:
+        """How often the task of a delivery was tried before."""
+        task = delivery.message
+        return await self._attempts.tried(delivery, task) if isinstance(task, TaskReleased) else Tried()
+
+    async def hand_back(self, delivery: Delivery) -> None:
+        """Give the task to whoever pulls next. It does not count as an attempt."""
+        if isinstance(delivery.message, TaskReleased):
+            await self._attempts.excuse(delivery.message)
+        await delivery.nak()
+
+    async def handle(self, delivery: Delivery, attempt: int) -> None:
         """Answer the task, or hand it back. A task that has failed too often is abandoned and quarantined."""
         task = delivery.message
         if not isinstance(task, TaskReleased):
             return
         keeping = asyncio.create_task(self._keep(delivery))
         try:
-            await self._answer_or_abandon(delivery, task)
-        except (asyncio.CancelledError, EngineDied):
+            await self._answer_or_abandon(delivery, task, attempt)
+        except asyncio.CancelledError:
+            await self._leave(delivery, task)
+            raise
+        except EngineDied:
             await delivery.nak()
             raise
         except BusError as error:
@@ -56,21 +74,28 @@ class Answering:
         finally:
             keeping.cancel()
 
-    async def _answer_or_abandon(self, delivery: Delivery, task: TaskReleased) -> None:
+    async def _leave(self, delivery: Delivery, task: TaskReleased) -> None:
+        try:
+            await self.hand_back(delivery)
+        except BusError as error:
+            log.warning("task_left_to_its_lease", task=task.task.task_id, error=str(error))
+
+    async def _answer_or_abandon(self, delivery: Delivery, task: TaskReleased, attempt: int) -> None:
         most = self._config.synchronizer.max_deliver
-        if delivery.attempt > most:
-            await self._abandon(delivery, task, f"no explorer has answered it in {most} deliveries")
+        if attempt > most:
+            await self._abandon(delivery, task, attempt - 1, f"no explorer has answered it in {most} deliveries")
             return
         try:
-            await self._answer(delivery, task)
+            await self._answer(delivery, task, attempt)
         except (TaskFailed, UnknownName) as error:
-            if delivery.attempt >= most:
-                await self._abandon(delivery, task, str(error))
+            if attempt >= most:
+                await self._abandon(delivery, task, attempt, str(error))
                 return
-            log.warning("task_failed", task=task.task.task_id, attempt=delivery.attempt, error=str(error))
+            log.warning("task_failed", task=task.task.task_id, attempt=attempt, error=str(error))
+            await self._attempts.fail(task)
             await delivery.nak(RETRY_DELAY_S)
 
-    async def _answer(self, delivery: Delivery, task: TaskReleased) -> None:
+    async def _answer(self, delivery: Delivery, task: TaskReleased, attempt: int) -> None:
         await self._adoption.satisfied(task.floor)
         started_at = time.time()
         with self._context.activities.doing("sampling"):
@@ -81,9 +106,10 @@ class Answering:
                 max_retry_times=self._config.explorer.max_retry_times,
                 max_timeout_s=self._config.explorer.max_timeout,
             )
-        group = self._group(task, experiences, delivery.attempt, started_at)
+        group = self._group(task, experiences, attempt, started_at)
         stored = await self._context.bus.publish(group)
         await delivery.ack()
+        await self._attempts.forget(delivery, task)
         if stored.is_duplicate:
             log.info("answer_was_there_already", task=task.task.task_id, sequence=stored.sequence)
             return
@@ -103,9 +129,15 @@ class Answering:
             attempt=attempt,
             started_at=started_at,
             finished_at=time.time(),
+            tokenizer=self._tokenizer_of_engine(),
+            retry=task.retry,
         )
 
-    async def _abandon(self, delivery: Delivery, task: TaskReleased, error: str) -> None:
+    def _tokenizer_of_engine(self) -> str:
+        self._tokenizer = self._tokenizer or fingerprint(self._engine.tokenizer)
+        return self._tokenizer
+
+    async def _abandon(self, delivery: Delivery, task: TaskReleased, attempts: int, error: str) -> None:
         """Quarantine the task, and say in the experience stream that its answer will not come."""
         await self._context.bus.quarantine(delivery, Stream.TASKS, error)
         await self._context.bus.publish(
@@ -114,13 +146,15 @@ class Answering:
                 task=task.task,
                 repeat_times=task.repeat_times,
                 explorer=self._context.member.name,
-                attempts=delivery.attempt,
+                attempts=attempts,
                 error=error[:2000],
                 abandoned_at=time.time(),
+                retry=task.retry,
             )
         )
         await delivery.ack()
-        log.error("task_abandoned", task=task.task.task_id, attempts=delivery.attempt, error=error)
+        await self._attempts.forget(delivery, task)
+        log.error("task_abandoned", task=task.task.task_id, attempts=attempts, error=error)
 
     async def _keep(self, delivery: Delivery) -> None:
         """Renew the task's lease while it is worked on."""

@@ -28,10 +28,12 @@ class ExplorerConfig(Section):
     """An explorer, and when evaluation happens.
 
     `runner_per_model` tasks run at once on an engine; one attempt takes at most `max_timeout` seconds. On SIGTERM
-    an explorer finishes what it can within `leave_timeout` seconds and hands back the rest.
+    an explorer finishes what it can within `leave_timeout` seconds and hands back the rest. It answers tasks of the
+    named `tasksets` alone, or of all.
     """
 
     name: str = "explorer"
+    tasksets: list[str] = Field(default_factory=list)
     runner_per_model: int = 8
     runner_prepare_concurrency: int = 8
     runner_prepare_max_retries: int = 2

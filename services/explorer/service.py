@@ -1,15 +1,18 @@
 """The explorer service: pulls tasks, answers them on one engine, publishes groups.
 
 It may join and leave at any time. Asked to leave, it takes no more tasks, finishes what it can within
-`explorer.leave_timeout`, and hands back the rest.
+`explorer.leave_timeout`, and hands back the rest. A task whose earlier deliveries ended with their explorers is
+answered alone before it is given up.
 """
 
 import asyncio
+from collections.abc import Sequence
 
 import structlog
 
 from bus.port import Delivery
 from services.explorer.answering import Answering
+from services.explorer.offering import Offering
 from services.explorer.weights import Adoption
 from services.inference.engine import Engine
 from services.runtime.context import Context
@@ -27,44 +30,66 @@ class Explorer:
         self._engine = engine
         self._adoption = Adoption(context, engine)
         self._answering = Answering(context, engine, self._adoption)
+        self._offering = Offering(context)
         self._in_hand: set[asyncio.Task[None]] = set()
+        self._one_by_one = False
 
     async def run(self) -> None:
         """Answer tasks until the run is finished, or until asked to leave."""
         with self._context.activities.doing("starting"):
             await self._engine.start()
-        adopting = asyncio.create_task(self._adoption.run())
+        helpers = [asyncio.create_task(self._adoption.run()), asyncio.create_task(self._offering.run())]
         try:
-            await self._answer_tasks(adopting)
+            await self._answer_tasks(helpers)
             await self._leave()
         finally:
-            adopting.cancel()
+            for helper in helpers:
+                helper.cancel()
             await self._hand_back()
             await self._engine.stop()
 
-    async def _answer_tasks(self, adopting: asyncio.Task[None]) -> None:
-        queue = await self._context.bus.queue()
+    async def _answer_tasks(self, helpers: Sequence[asyncio.Task[None]]) -> None:
+        queue = await self._context.bus.queue(self._context.config.explorer.tasksets)
         most = self._context.config.explorer.runner_per_model
         while not self._context.stopping.is_set():
             self._say_state()
-            self._raise_failures(adopting)
-            if self._engine.weights is None or len(self._in_hand) >= most:
+            self._raise_failures(helpers)
+            room = min(most, 1) if self._one_by_one else most
+            if self._engine.weights is None or len(self._in_hand) >= room:
                 await self._a_task_ends(0.2)
                 continue
-            deliveries = await queue.pull(most - len(self._in_hand), _PULL_WAIT_S)
-            for delivery in deliveries:
-                self._begin(delivery)
+            deliveries = await queue.pull(room - len(self._in_hand), _PULL_WAIT_S)
+            await self._take(deliveries)
             if not deliveries and not self._in_hand and await self._context.phase() == "finished":
                 log.info("run_finished")
                 return
 
-    def _begin(self, delivery: Delivery) -> None:
-        self._in_hand.add(asyncio.create_task(self._answering.handle(delivery)))
+    async def _take(self, deliveries: Sequence[Delivery]) -> None:
+        """Begin to answer. What has to be answered alone is, or is handed back until we have nothing else in hand."""
+        most = self._context.config.synchronizer.max_deliver
+        tried = [(delivery, await self._answering.tried(delivery)) for delivery in deliveries]
+        alone = [(delivery, before) for delivery, before in tried if before.is_last_chance(most)]
+        beside = [pair for pair in tried if pair not in alone]
+        for delivery, before in beside:
+            self._begin(delivery, before.attempt)
+        if alone and not self._in_hand:
+            delivery, before = alone.pop(0)
+            log.warning("answering_alone", task=delivery.subject, deaths=before.deaths, attempt=before.attempt)
+            self._begin(delivery, before.attempt)
+            self._one_by_one = True
+        elif deliveries:
+            self._one_by_one = bool(alone)
+        for delivery, _ in alone:
+            await self._answering.hand_back(delivery)
 
-    def _raise_failures(self, adopting: asyncio.Task[None]) -> None:
+    def _begin(self, delivery: Delivery, attempt: int) -> None:
+        self._in_hand.add(asyncio.create_task(self._answering.handle(delivery, attempt)))
+
+    def _raise_failures(self, helpers: Sequence[asyncio.Task[None]]) -> None:
         """A failure of the engine or of ourselves ends the process; its tasks are handed back."""
-        if adopting.done():
-            adopting.result()
+        for helper in helpers:
+            if helper.done():
+                helper.result()
         done = {task for task in self._in_hand if task.done()}
         self._in_hand -= done
         for task in done:

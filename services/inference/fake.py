@@ -25,6 +25,9 @@ class ByteTokenizer:
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
         return bytes(token_ids).decode("utf-8", errors="replace")
 
+    def get_vocab(self) -> dict[str, int]:
+        return {chr(byte): byte for byte in range(256)}
+
     def apply_chat_template(self, conversation: list[dict[str, str]], **options: object) -> object:
         """`role: content` lines; the last is left open where `continue_final_message`."""
         text = "".join(f"{message['role']}: {message['content']}\n" for message in conversation)

@@ -7,32 +7,38 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import structlog
 
 from schemas.reports import ServiceName
+from services.runtime.host import EXIT_SUPERSEDED
 
 log = structlog.get_logger()
 
 _PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 _STEADY_S = 60.0
 _LONGEST_PAUSE_S = 30.0
-_MOST_QUICK_FAILURES = 5
+MOST_QUICK_FAILURES = 5
 _TAIL_LINES = 15
 _libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 
 @dataclass(frozen=True)
 class ChildPlan:
-    """Which service to run, under which name, with which configuration, logging where."""
+    """Which service to run, under which name, with which configuration, logging where.
+
+    `most_failures` quick ones in a row, while the run makes no headway, end the run.
+    """
 
     service: ServiceName
     name: str
     config_path: Path
     log_path: Path
     environment: dict[str, str] = field(default_factory=dict)
+    most_failures: int = MOST_QUICK_FAILURES
 
     def command(self) -> list[str]:
         program = [sys.executable, "-m", "services.cli"]
@@ -44,10 +50,15 @@ class ChildFailed(Exception):
 
 
 class Child:
-    """A supervised process. It leads a process group of its own, so that its helpers end with it."""
+    """A supervised process. It leads a process group of its own, so that its helpers end with it.
 
-    def __init__(self, plan: ChildPlan) -> None:
+    `headway` tells how far the run is: failures between which it grew are not in a row.
+    """
+
+    def __init__(self, plan: ChildPlan, headway: Callable[[], Awaitable[int]] | None = None) -> None:
         self.plan = plan
+        self._headway = headway
+        self._headway_at_failure = -1
         self._process: asyncio.subprocess.Process | None = None
         self._stopping = False
         self._quick_failures = 0
@@ -68,7 +79,10 @@ class Child:
             status = await self._run()
             if status == 0 or self._stopping:
                 return
-            self._count_failure(status, time.monotonic() - started)
+            if status == EXIT_SUPERSEDED:
+                log.error("service_superseded", service=self.plan.name, log=str(self.plan.log_path))
+                return
+            await self._count_failure(status, time.monotonic() - started)
             pause_s = min(_LONGEST_PAUSE_S, 2.0 ** (self._quick_failures - 1))
             log.warning("service_restarting", service=self.plan.name, status=status, pause_s=pause_s)
             self.restarts += 1
@@ -102,9 +116,12 @@ class Child:
         _end_group(self._process.pid)
         return status
 
-    def _count_failure(self, status: int, lasted_s: float) -> None:
-        self._quick_failures = self._quick_failures + 1 if lasted_s < _STEADY_S else 1
-        if self._quick_failures >= _MOST_QUICK_FAILURES:
+    async def _count_failure(self, status: int, lasted_s: float) -> None:
+        headway = await self._headway() if self._headway else 0
+        is_in_a_row = lasted_s < _STEADY_S and headway <= self._headway_at_failure
+        self._quick_failures = self._quick_failures + 1 if is_in_a_row else 1
+        self._headway_at_failure = headway
+        if self._quick_failures >= self.plan.most_failures:
             raise ChildFailed(
                 f"{self.plan.name} failed {self._quick_failures} times in a row (status {status}); "
                 f"the end of {self.plan.log_path}:\n{self._tail()}"

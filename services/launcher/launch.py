@@ -15,7 +15,8 @@ from rich.console import Console
 from bus.errors import BusError
 from bus.port import Bus
 from bus.server import LocalServer
-from schemas.state import RunDeclared
+from schemas.state import RunDeclared, TrainProgress
+from services.account.replayed import replay_lines, summarize_replay
 from services.account.snapshot import snapshot
 from services.account.summary import summarize
 from services.config.errors import ConfigError, Problem
@@ -25,7 +26,7 @@ from services.launcher.plans import plans
 from services.launcher.view import watch
 from services.runtime.bus_access import forget_address, join, known_url, leave_address, local_server
 from services.runtime.durable import write_file
-from services.runtime.keys import DECLARED
+from services.runtime.keys import DECLARED, TRAIN
 
 log = structlog.get_logger()
 
@@ -34,6 +35,7 @@ SUMMARY_FILE = "summary.json"
 BENCH_FILE = "bench.json"
 _DRAIN_S = 120.0
 _BUS_POLL_S = 0.5
+_HEADWAY_S = 5.0
 
 
 def prepared(config: RunConfig) -> RunConfig:
@@ -74,8 +76,9 @@ async def launch(config: RunConfig, console: Console) -> int:
 
 
 async def _own_bus(config: RunConfig) -> LocalServer | None:
-    """A bus for this run alone, when it is whole on this machine (`both`, `bench`) and none is configured."""
-    if config.mode not in ("both", "bench") or known_url(config) is not None:
+    """A bus for this run alone, when it is whole on this machine (`both`, `bench`, a replay) and none is configured."""
+    is_whole = config.mode in ("both", "bench") or config.replay is not None
+    if not is_whole or known_url(config) is not None:
         return None
     server = local_server(config)
     await server.start()
@@ -92,7 +95,7 @@ async def _declare(config: RunConfig, bus: Bus) -> None:
 
 async def _supervised(config: RunConfig, bus: Bus, server: LocalServer | None, console: Console) -> int:
     """Run the children to their end. Ctrl-C or SIGTERM drains them; a second one ends them at once."""
-    children = [Child(plan) for plan in plans(config, _write_config(config))]
+    children = [Child(plan, lambda: _trained(bus)) for plan in plans(config, _write_config(config))]
     interrupted = _on_interrupt()
     watching = asyncio.create_task(_watch(bus, console))
     keeping = asyncio.create_task(_keep_bus(server))
@@ -111,6 +114,15 @@ async def _supervised(config: RunConfig, bus: Bus, server: LocalServer | None, c
         for task in (watching, keeping, *running):
             task.cancel()
         await asyncio.gather(watching, keeping, *running, return_exceptions=True)
+
+
+async def _trained(bus: Bus) -> int:
+    """Experiences that the run has trained on; 0 where the bus does not say."""
+    try:
+        found = await asyncio.wait_for(bus.get(TRAIN), _HEADWAY_S)
+    except (TimeoutError, BusError):
+        return 0
+    return found.message.counts.trained if found and isinstance(found.message, TrainProgress) else 0
 
 
 async def _ended(running: list[asyncio.Task[None]], interrupted: asyncio.Event) -> bool:
@@ -180,10 +192,15 @@ def _write_config(config: RunConfig) -> Path:
 
 
 async def _summarize(config: RunConfig, bus: Bus, started_at: float, console: Console) -> None:
-    summary = await summarize(bus, started_at)
+    if config.replay is not None:
+        summary = await summarize_replay(bus, config.replay, started_at)
+        lines = [*replay_lines(summary)]
+    else:
+        summary = await summarize(bus, config, started_at)
+        lines = summary_lines(summary)
     path = config.run_dir / (BENCH_FILE if config.mode == "bench" else SUMMARY_FILE)
     write_file(path, json.dumps(summary, indent=2) + "\n")
-    for text in summary_lines(summary):
+    for text in lines:
         console.print(text, highlight=False, soft_wrap=True)
     console.print(f"summary: {path}", highlight=False, soft_wrap=True)
 

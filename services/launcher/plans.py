@@ -4,7 +4,7 @@ from pathlib import Path
 
 from schemas.reports import ServiceName
 from services.config.tree import RunConfig
-from services.launcher.child import ChildPlan
+from services.launcher.child import MOST_QUICK_FAILURES, ChildPlan
 from services.launcher.devices import VISIBLE, devices
 
 
@@ -38,9 +38,15 @@ def plans(config: RunConfig, config_path: Path) -> list[ChildPlan]:
             config_path,
             log_dir / f"{name}.log",
             {VISIBLE: visible[name]} if name in visible else {},
+            _most_failures(service, config),
         )
         for service, name in chosen
     ]
+
+
+def _most_failures(service: ServiceName, config: RunConfig) -> int:
+    """A task that ends its explorer each time does so `max_deliver` times, which is no reason to end the run."""
+    return MOST_QUICK_FAILURES + (config.synchronizer.max_deliver if service == "explorer" else 0)
 
 
 def _numbered(name: str, number: int) -> str:

@@ -8,6 +8,7 @@ from typing import Protocol
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from services.account.snapshot import Snapshot
 
@@ -59,11 +60,14 @@ class PlainView:
 
     def show(self, snapshot: Snapshot) -> None:
         self._rates.take(snapshot)
-        state = (snapshot.step, snapshot.phase)
+        state = (snapshot.step, snapshot.phase, snapshot.full_streams)
         if state == self._said and time.monotonic() - self._said_at < _PLAIN_REPEAT_S:
             return
         self._said, self._said_at = state, time.monotonic()
-        self._console.print(line(snapshot, self._rates), highlight=False, soft_wrap=True)
+        self._console.print(line(snapshot, self._rates), highlight=False, soft_wrap=True, markup=False)
+        if snapshot.full_streams:
+            for notice in snapshot.notices:
+                self._console.print(notice, highlight=False, soft_wrap=True, markup=False)
 
 
 class TerminalView:
@@ -104,6 +108,8 @@ def line(snapshot: Snapshot, rates: Rates) -> str:
         f"left {_duration(rates.left_s(snapshot))}",
         snapshot.phase,
     ]
+    if snapshot.quarantined:
+        parts.append(f"{snapshot.quarantined} quarantined")
     if snapshot.release and snapshot.release.waiting_for and snapshot.step == 0:
         parts.append(snapshot.release.waiting_for)
     return " · ".join(parts)
@@ -116,7 +122,8 @@ def table(snapshot: Snapshot, rates: Rates) -> Table:
         shown.add_column(name)
     for member in sorted(snapshot.members, key=lambda member: (member.service, member.member)):
         shown.add_row(member.member, member.state, str(member.weights.version), str(member.tasks_in_hand))
-    shown.caption = line(snapshot, rates)
+    shown.caption = Text("\n".join((line(snapshot, rates), *snapshot.notices)))
+    shown.caption_justify = "left"
     return shown
 
 

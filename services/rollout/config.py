@@ -131,12 +131,18 @@ class TrainerInput(Section):
 
 
 class BufferConfig(Section):
-    """Sizes and lengths: `batch_size` counts tasks, `train_batch_size` experiences (0: batch_size * repeat_times)."""
+    """Sizes and lengths: `batch_size` counts tasks, `train_batch_size` experiences (0: batch_size * repeat_times).
+
+    `retain` says how much of the experience stream is kept for replay once a checkpoint holds it: `all`, a size
+    (`512MiB`, or `50%` of bus.max_experience_bytes), an age (`12h`, `7d`), or `checkpoint`: what the oldest kept
+    checkpoint does not hold.
+    """
 
     batch_size: int | None = None
     train_batch_size: int = 0
     total_epochs: int = 1
     total_steps: int | None = None
+    retain: str = "50%"
     explorer_input: ExplorerInput = ExplorerInput()
     trainer_input: TrainerInput = TrainerInput()
     explorer_output: StorageConfig | None = None

@@ -1,8 +1,12 @@
-"""Several tasksets as one sequence of tasks: whoever takes over goes on at any ordinal."""
+"""Several tasksets as one sequence of tasks: a function of the segments and the ordinal, so that whoever takes over
+goes on at any place. Each row of each taskset comes once in each of its epochs, whichever tasksets join and when."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from schemas.state import Segment, TasksetShare
 from services.rollout.config import DataSelectorConfig
 from services.rollout.errors import TasksetError
 from services.rollout.ordering import interleaved, order
@@ -19,9 +23,14 @@ class Place:
 
 
 class Mixture:
-    """Several tasksets as one endless sequence, mixed in proportion to their sizes, with access at any ordinal."""
+    """Several tasksets as one endless sequence, mixed in proportion to their sizes, with access at any ordinal.
 
-    def __init__(self, tasksets: Sequence[Taskset]) -> None:
+    Raises:
+        TasksetError: two tasksets have one name, or a segment names one that is not given.
+        UnknownName: a selector is not known.
+    """
+
+    def __init__(self, tasksets: Sequence[Taskset], segments: Sequence[Segment] = ()) -> None:
         names = [taskset.name for taskset in tasksets]
         for name in names:
             if names.count(name) > 1:
@@ -29,22 +38,87 @@ class Mixture:
         if not tasksets:
             raise TasksetError("", "no taskset to take tasks from")
         self.tasksets = tuple(tasksets)
-        self._which, self._nth = interleaved([len(taskset) for taskset in tasksets])
+        whole = Segment(first_ordinal=0, tasksets=tuple(TasksetShare(name=name) for name in names))
+        self.segments = tuple(segments) or (whole,)
+        self._parts = [_Part(segment, {taskset.name: taskset for taskset in tasksets}) for segment in self.segments]
         for taskset in tasksets:
-            order(len(taskset), 0, _selector(taskset))  # an unknown selector is refused here
+            order(len(taskset), 0, selector_of(taskset))  # an unknown selector is refused here
 
     def __len__(self) -> int:
-        """Tasks of one epoch."""
-        return len(self._which)
+        """Tasks of one epoch of all tasksets."""
+        return sum(len(taskset) for taskset in self.tasksets)
 
     def task_at(self, ordinal: int) -> Place:
         """Where the `ordinal`-th task of the run (from 0) is found."""
-        epoch, place = divmod(ordinal, len(self))
-        taskset = self.tasksets[int(self._which[place])]
-        rows = order(len(taskset), epoch, _selector(taskset))
-        return Place(taskset, epoch, int(rows[self._nth[place]]))
+        taskset, count = self._part(ordinal).nth(ordinal)
+        epoch, place = divmod(count, len(taskset))
+        return Place(taskset, epoch, int(order(len(taskset), epoch, selector_of(taskset))[place]))
+
+    def consumed(self, ordinal: int) -> dict[str, int]:
+        """How many tasks of each taskset come before `ordinal`, by name."""
+        return self._part(ordinal).consumed_before(ordinal)
+
+    def joined(self, taskset: Taskset, ordinal: int, epochs: int | None) -> "Mixture":
+        """The same sequence below `ordinal`; from there on `taskset` is in it too.
+
+        With `epochs`, all that is left of the `epochs` of every taskset comes in the first round from there on, so
+        that all have come to their end together; without, they are mixed by their sizes for ever.
+        """
+        before = self.consumed(ordinal)
+        tasksets = (*self.tasksets, taskset)
+        shares = [_share(each, before.get(each.name, 0), epochs) for each in tasksets]
+        kept = [segment for segment in self.segments if segment.first_ordinal < ordinal]
+        return Mixture(tasksets, [*kept, Segment(first_ordinal=ordinal, tasksets=tuple(shares))])
+
+    def _part(self, ordinal: int) -> "_Part":
+        return next(part for part in reversed(self._parts) if part.first <= ordinal)
 
 
-def _selector(taskset: Taskset) -> DataSelectorConfig:
+class _Part:
+    """One segment: a first round, then equal rounds of one epoch each, for ever."""
+
+    def __init__(self, segment: Segment, tasksets: dict[str, Taskset]) -> None:
+        for share in segment.tasksets:
+            if share.name not in tasksets:
+                raise TasksetError(share.name, f"it is in the run from task {segment.first_ordinal} on, but not given")
+        self.first = segment.first_ordinal
+        self._names = [share.name for share in segment.tasksets]
+        self._tasksets = [tasksets[name] for name in self._names]
+        self._sizes = np.asarray([len(taskset) for taskset in self._tasksets])
+        self._consumed = np.asarray([share.consumed for share in segment.tasksets])
+        due = [share.due for share in segment.tasksets]
+        self._due = np.asarray([size if due is None else due for size, due in zip(self._sizes, due, strict=True)])
+        self._opening = interleaved([int(number) for number in self._due])
+        self._round = interleaved([int(size) for size in self._sizes])
+
+    def nth(self, ordinal: int) -> tuple[Taskset, int]:
+        """The taskset of a task, and how many of that taskset came before it."""
+        which, nth, place, before = self._found(ordinal)
+        number = int(which[place])
+        return self._tasksets[number], int(before[number] + nth[place])
+
+    def consumed_before(self, ordinal: int) -> dict[str, int]:
+        which, _, place, before = self._found(ordinal)
+        counts = before + np.bincount(which[:place], minlength=len(self._names))
+        return {name: int(count) for name, count in zip(self._names, counts, strict=True)}
+
+    def _found(self, ordinal: int) -> "tuple[_Indices, _Indices, int, _Indices]":
+        """The round of an ordinal, its place there, and what of each taskset came before that round."""
+        position = ordinal - self.first
+        if position < len(self._opening[0]):
+            return *self._opening, position, self._consumed
+        rounds, place = divmod(position - len(self._opening[0]), len(self._round[0]))
+        return *self._round, place, self._consumed + self._due + rounds * self._sizes
+
+
+_Indices = np.ndarray[tuple[int], np.dtype[np.int64]]
+
+
+def _share(taskset: Taskset, consumed: int, epochs: int | None) -> TasksetShare:
+    due = None if epochs is None else max(0, epochs * len(taskset) - consumed)
+    return TasksetShare(name=taskset.name, consumed=consumed, due=due)
+
+
+def selector_of(taskset: Taskset) -> DataSelectorConfig:
     """The taskset's selector: `task_selector` is the older name of `data_selector`."""
     return taskset.config.task_selector or taskset.config.data_selector

@@ -4,11 +4,14 @@ import json
 import os
 from pathlib import Path
 
+from bus.credentials import Credentials, find_credentials
 from bus.errors import BusUnavailable
 from bus.jetstream import connect
+from bus.permissions import Role
 from bus.port import Bus, LeaseTerms
 from bus.server import LocalServer
 from bus.settings import BusSettings
+from bus.tls import TlsFiles
 from services.config.tree import RunConfig
 from services.runtime.durable import write_file
 
@@ -16,8 +19,12 @@ DEFAULT_URL = "nats://127.0.0.1:4222"
 ADDRESS_FILE = "bus.json"
 
 
-def settings(config: RunConfig) -> BusSettings:
-    """The bus settings of a run."""
+def settings(config: RunConfig, role: Role = Role.OPERATOR, run: str | None = None) -> BusSettings:
+    """The bus settings of a run, to join it, or another `run` on the same bus, as `role`.
+
+    Raises:
+        BusRefused: there are no credentials for that role, or the files of TLS cannot be used.
+    """
     return BusSettings(
         dedupe_window_s=config.bus.dedupe_window,
         max_experience_bytes=config.bus.max_experience_bytes,
@@ -28,7 +35,29 @@ def settings(config: RunConfig) -> BusSettings:
             lease_s=config.synchronizer.task_lease,
             max_deliver=config.synchronizer.max_deliver,
         ),
+        replicas=config.bus.replicas,
+        credentials=_credentials(config, role, run or config.run_name),
+        tls=_tls(config),
     )
+
+
+def _credentials(config: RunConfig, role: Role, run: str) -> Credentials | None:
+    """Those of `role`, or of one that may stand for it on a machine that has no others."""
+    if config.bus.credentials is None:
+        return None
+    stands_in = {
+        Role.OPERATOR: Role.EXPLORER if config.mode == "explore" else Role.READER,
+        Role.READER: Role.OPERATOR,
+    }
+    roles = [role, stands_in[role]] if role in stands_in else [role]
+    return find_credentials(Path(config.bus.credentials), run, roles)
+
+
+def _tls(config: RunConfig) -> TlsFiles | None:
+    ca, cert, key = (
+        Path(name) if name else None for name in (config.bus.tls_ca, config.bus.tls_cert, config.bus.tls_key)
+    )
+    return TlsFiles(ca, cert, key) if ca or cert or key else None
 
 
 def known_url(config: RunConfig) -> str | None:
@@ -36,14 +65,21 @@ def known_url(config: RunConfig) -> str | None:
     return config.bus.url or _left_by_launcher(config.run_dir)
 
 
-async def join(config: RunConfig, name: str) -> Bus:
-    """The run's bus, declared.
+async def join(config: RunConfig, name: str, role: Role = Role.OPERATOR, observes: bool = False) -> Bus:
+    """The run's bus, declared; with credentials, those of `role`. One that only `observes` quarantines nothing by
+    reading.
 
     Raises:
         BusUnavailable: nobody answers at the configured address, nor at the default one.
+        BusRefused: it does not accept the credentials, or nobody has declared the run there.
     """
-    bus = await connect(known_url(config) or DEFAULT_URL, config.run_name, name=name, settings=settings(config))
-    await bus.declare()
+    url = known_url(config) or DEFAULT_URL
+    bus = await connect(url, config.run_name, name=name, settings=settings(config, role), observes=observes)
+    try:
+        await bus.declare()
+    except BaseException:
+        await bus.close()
+        raise
     return bus
 
 
@@ -90,19 +126,21 @@ def _is_alive(pid: int) -> bool:
     return True
 
 
-async def join_for_reading(config: RunConfig, name: str) -> tuple[Bus, LocalServer | None]:
+async def join_for_reading(config: RunConfig, name: str, role: Role = Role.READER) -> tuple[Bus, LocalServer | None]:
     """The run's bus, to look at a run that may be over: a store left behind is served again meanwhile.
 
     Raises:
         BusUnavailable: there is neither a bus nor a store.
+        BusRefused: the bus does not accept the credentials of `role`.
     """
     if known_url(config) is None and store_of(config.run_dir).is_dir():
         server = local_server(config)
         await server.start()
-        return await connect(server.url, config.run_name, name=name, settings=settings(config)), server
+        bus = await connect(server.url, config.run_name, name=name, settings=settings(config), observes=True)
+        return bus, server
     if known_url(config) is None and not config.run_dir.is_dir():
         raise BusUnavailable(
             f"run {config.run_name} has left nothing at {config.run_dir}, and no bus.url is set: start it with "
             "`trinity run`, or set bus.url"
         )
-    return await join(config, name), None
+    return await join(config, name, role, observes=True), None

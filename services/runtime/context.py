@@ -13,6 +13,10 @@ from services.runtime.keys import RELEASE
 from services.runtime.member import Member
 
 
+class Superseded(Exception):
+    """Another process has taken this one's part of the run; this one must say nothing more, and says who has."""
+
+
 @dataclass
 class Context:
     """The surroundings of one service."""

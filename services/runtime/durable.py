@@ -1,5 +1,6 @@
 """Directories that are complete or absent: written aside, flushed to disk, and renamed in one step."""
 
+import errno
 import os
 import shutil
 from collections.abc import Iterator
@@ -8,9 +9,15 @@ from pathlib import Path
 
 
 @contextmanager
-def committed(directory: Path) -> Iterator[Path]:
-    """A directory to write into. When the block ends well it becomes `directory`, replacing what stood there."""
-    aside = directory.with_name(f".{directory.name}.writing")
+def committed(directory: Path, owner: str = "", replaces: bool = True) -> Iterator[Path]:
+    """A directory to write into. When the block ends well it becomes `directory`, replacing what stood there.
+
+    Several owners may write at once, each aside from the others.
+
+    Raises:
+        FileExistsError: something stands there that is not to be replaced.
+    """
+    aside = directory.with_name(f".{directory.name}.{owner}.writing" if owner else f".{directory.name}.writing")
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
     try:
@@ -19,10 +26,20 @@ def committed(directory: Path) -> Iterator[Path]:
         shutil.rmtree(aside, ignore_errors=True)
         raise
     flush(aside)
-    if directory.exists():
+    if replaces and directory.exists():
         shutil.rmtree(directory)
-    aside.rename(directory)
+    _take_place(aside, directory)
     flush_entry(directory.parent)
+
+
+def _take_place(aside: Path, directory: Path) -> None:
+    try:
+        aside.rename(directory)  # fails where a directory with contents stands
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        shutil.rmtree(aside)
+        raise FileExistsError(f"{directory} was written by another meanwhile") from error
 
 
 def write_file(path: Path, text: str) -> None:

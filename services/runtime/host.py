@@ -9,11 +9,12 @@ from collections.abc import Awaitable, Callable
 import structlog
 
 from bus.errors import BusError
+from bus.permissions import Role
 from bus.port import Bus
 from schemas.reports import ServiceName
 from services.config.tree import RunConfig
 from services.runtime.bus_access import join
-from services.runtime.context import Context
+from services.runtime.context import Context, Superseded
 from services.runtime.member import Member, beat
 
 log = structlog.get_logger()
@@ -21,6 +22,8 @@ log = structlog.get_logger()
 Run = Callable[[Context], Awaitable[None]]
 
 EXIT_FAILED = 1
+EXIT_SUPERSEDED = 4
+"""Another process has taken this one's part of the run: starting it again would only take it back."""
 
 _LONGEST_FAREWELL_S = 120.0
 """A service that waits for a bus that is gone for good must not outlive its launcher. What it holds is redelivered."""
@@ -42,13 +45,16 @@ async def host(config: RunConfig, service: ServiceName, name: str, run: Run) -> 
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
-    bus = await join(config, name)
+    bus = await join(config, name, Role(service))
     member = Member(service, name)
     synchronizer = config.synchronizer
     beating = asyncio.create_task(beat(bus, member, synchronizer.heartbeat_interval, synchronizer.member_timeout))
     log.info("service_started", member=name, run=config.run_name, bus=bus.url, pid=os.getpid())
     try:
         await run(Context(config, bus, member, stopping))
+    except Superseded as error:
+        log.error("service_superseded", member=name, reason=str(error))
+        return EXIT_SUPERSEDED
     except Exception as error:
         log.error("service_failed", member=name, error=f"{type(error).__name__}: {error}", exc_info=True)
         return EXIT_FAILED

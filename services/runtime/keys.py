@@ -23,6 +23,8 @@ OFFERS = "taskset."
 
 EXCUSES = "excused."
 
+RECEIPTS = "settled."
+
 
 def offer_key(taskset: str) -> str:
     """`TasksetOffered`, by the explorer that brings the taskset."""
@@ -37,3 +39,8 @@ def excuse_key(ordinal: int) -> str:
 def member_key(service: ServiceName, member: str) -> str:
     """`MemberSeen`, by each member for itself."""
     return f"{MEMBERS}{service}.{member}"
+
+
+def receipt_key(stream: str, sequence: int | None = None) -> str:
+    """`Quarantined` without its payload, by `trinity quarantine retry|drop`. Without `sequence`, the prefix of all."""
+    return f"{RECEIPTS}{stream}." if sequence is None else f"{RECEIPTS}{stream}.{sequence}"

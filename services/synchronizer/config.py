@@ -30,7 +30,7 @@ class SynchronizerConfig(Section):
     sync_timeout: float = 3600.0
     max_staleness: int | None = None
     keep_versions: int = -1
-    task_lease: float = 60.0
+    task_lease: float = 15.0
     max_deliver: int = 4
     heartbeat_interval: float = 2.0
     member_timeout: float = 10.0

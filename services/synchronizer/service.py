@@ -1,49 +1,47 @@
 """The synchronizer service: releases batches of tasks by the pace, and declares the run finished.
 
 One synchronizer leads, by a lease; others stand by. All that the leader knows is in the key-value store under
-compare-and-set, and every task carries its ordinal as message id, so a successor goes on exactly where it stopped.
+compare-and-set, and is written there before it is acted on. A successor repeats what its predecessor may have left
+undone, and every task carries its ordinal as message id, so nothing is released twice.
 """
 
 import asyncio
 import time
+from collections.abc import Sequence
 
 import structlog
 
-from bus.errors import RevisionConflict
 from bus.port import Lease
-from bus.subjects import Stream
-from schemas.reports import EvaluationReported
-from schemas.state import MemberSeen, ReleaseProgress, TrainProgress
+from bus.subjects import MESSAGE_IDS, Stream, task_subject
+from schemas.codec import encode
+from schemas.experiences import TaskAbandoned
+from schemas.reports import EvaluationReported, Quarantined
+from schemas.state import MemberSeen, TrainProgress
+from schemas.tasks import TaskReleased
 from schemas.weights import WeightsAnnounced, WeightVersion
 from services.runtime.context import Context
-from services.runtime.keys import LEADER, MEMBERS, RELEASE, TRAIN
+from services.runtime.keys import LEADER, MEMBERS, TRAIN, excuse_key
+from services.synchronizer.offers import Offers
 from services.synchronizer.pace import Facts, floor_version, waiting_for
-from services.synchronizer.plan import Plan
+from services.synchronizer.plan import Plan, planned
+from services.synchronizer.progress import Progress
+from services.synchronizer.recovery import Recovery, judged, unanswered
 
 log = structlog.get_logger()
 
 _POLL_S = 0.1
-_MEMBERS_S = 1.0
+_LOOK_S = 1.0
 _SAY_AGAIN_S = 30.0
 _FINAL_EVALUATION_S = 600.0
 
 
-class Superseded(Exception):
-    """Another synchronizer leads; this one must not release anything more."""
-
-
 class Synchronizer:
-    """One synchronizer, leading or standing by."""
+    """One synchronizer, leading or standing by. `plan` is what its own configuration asks for."""
 
     def __init__(self, context: Context, plan: Plan) -> None:
         self._context = context
         self._bus = context.bus
         self._plan = plan
-        self._progress = ReleaseProgress(term=1, phase="releasing", released=0, batches=0)
-        self._revision = 0
-        self._members: set[str] = set()
-        self._said = ("", 0.0)
-        self._finished_training_at: float | None = None
 
     async def run(self) -> None:
         """Lead when the lease falls to us, until the run is finished or we are asked to stop."""
@@ -54,85 +52,236 @@ class Synchronizer:
         self._context.member.state = "leading"
         log.info("leading", term=lease.term)
         try:
-            await self._take_over(lease.term)
-            await self._lead(lease)
+            await Leader(self._context, self._plan, lease).lead()
         finally:
             await lease.release()
 
     async def _take_lease(self) -> Lease | None:
         """The lease, once it is free; None when the run ended or we were asked to stop meanwhile."""
         ttl_s = self._context.config.synchronizer.lease_ttl
+        was_finished = await self._context.phase() == "finished"
         taking = asyncio.create_task(self._bus.lease(LEADER, self._context.member.name, ttl_s))
         try:
             while not taking.done():
-                if await self._is_over():
+                if await self._is_over(was_finished):
                     return None
                 await asyncio.wait([taking], timeout=0.5)
             return taking.result()
         finally:
             taking.cancel()
 
-    async def _is_over(self) -> bool:
-        """Whether there is nothing to lead: a finished run goes on only when its configuration now asks for more."""
+    async def _is_over(self, was_finished: bool) -> bool:
+        """Whether there is nothing to lead. A run that was finished when we came goes on when its configuration now
+        asks for more; one that has been finished since does not."""
+        if self._context.stopping.is_set():
+            return True
         progress = await self._context.release()
-        is_finished = progress is not None and progress.phase == "finished" and self._plan.tasks <= progress.released
-        return self._context.stopping.is_set() or is_finished
+        if progress is None or progress.phase != "finished":
+            return False
+        return not was_finished or self._plan.tasks <= progress.released
 
-    async def _take_over(self, term: int) -> None:
-        held = await self._bus.get(RELEASE)
-        if held and isinstance(held.message, ReleaseProgress):
-            self._progress, self._revision = held.message, held.revision
-        phase = "releasing" if self._progress.released < self._plan.tasks else self._progress.phase
-        await self._save(term=term, phase=phase, total_tasks=self._plan.tasks, total_batches=self._plan.batches)
 
-    async def _lead(self, lease: Lease) -> None:
+class Leader:
+    """The synchronizer that leads, for one term."""
+
+    def __init__(self, context: Context, plan: Plan, lease: Lease) -> None:
+        self._context = context
+        self._bus = context.bus
+        self._plan = plan
+        self._term = lease.term
+        self._progress = Progress(context.bus, lease)
+        self._offers = Offers(context.bus, context.member.name)
+        self._recovery = Recovery(context.bus, 0)
+        self._members: set[str] = set()
+        self._said = ("", 0.0)
+        self._finished_training_at: float | None = None
+
+    async def lead(self) -> None:
+        """Release the run to its end, or until asked to stop.
+
+        Raises:
+            Superseded: another leads.
+        """
+        await self._take_over()
+        looked_at = 0.0
+        while not self._context.stopping.is_set() and self._progress.now.phase != "finished":
+            await self._progress.assert_leading()
+            train = await self._train_progress()
+            if time.monotonic() - looked_at > _LOOK_S:
+                await self._look_around(train)
+                looked_at = time.monotonic()
+            if self._progress.now.phase == "releasing":
+                await self._release_next(train)
+            else:
+                await self._end(train)
+            await self._context.wait(_POLL_S)
+
+    async def _take_over(self) -> None:
+        """Adopt the recorded plan and do again what the predecessor may have left undone."""
+        await self._progress.take_over()
+        self._recovery = Recovery(self._bus, (await self._bus.state(Stream.TASKS)).last)
+        await self._adopt_plan()
         log.info(
             "run_planned",
             tasks=self._plan.tasks,
             batches=self._plan.batches,
             staleness_bound=self._plan.staleness_bound,
-            released=self._progress.released,
+            released=self._progress.now.released,
         )
-        watched_at = 0.0
-        while not self._context.stopping.is_set() and self._progress.phase != "finished":
-            if not lease.is_held:
-                raise Superseded(f"the lease of term {lease.term} is lost: another synchronizer leads or will")
-            if time.monotonic() - watched_at > _MEMBERS_S:
-                await self._watch_members()
-                watched_at = time.monotonic()
-            if self._progress.phase == "releasing":
-                await self._release_next()
-            else:
-                await self._end()
-            await self._context.wait(_POLL_S)
+        await self._repeat_last_batch()
 
-    async def _release_next(self) -> None:
-        """Release the next batch, when the pace allows it."""
-        train = await self._train_progress()
-        if self._is_trained_enough(train):
-            await self._save(phase="draining", total_tasks=self._progress.released)
+    async def _adopt_plan(self) -> None:
+        """The plan that the segments say, with tasksets of our own configuration that the run does not have yet."""
+        now, own = self._progress.now, {taskset.name: taskset for taskset in self._plan.mixture.tasksets}
+        if now.segments:
+            names = list(dict.fromkeys(share.name for segment in now.segments for share in segment.tasksets))
+            opened = await self._offers.open_recorded(names, own)
+            self._plan = planned(self._context.config, opened, now.segments)
+            for taskset in [taskset for name, taskset in own.items() if name not in names]:
+                log.info("taskset_added", taskset=taskset.name, rows=len(taskset), from_task=now.released)
+                await self._offers.record(taskset)
+                self._plan = self._plan.with_taskset(taskset, now.released)
+        else:
+            for taskset in own.values():
+                await self._offers.record(taskset)
+        await self._save_plan()
+
+    async def _save_plan(self) -> None:
+        released = self._progress.now.released
+        await self._progress.save(
+            phase="releasing" if released < self._plan.tasks else self._progress.now.phase,
+            total_tasks=self._plan.tasks,
+            total_batches=self._plan.batches,
+            segments=self._plan.mixture.segments,
+        )
+
+    async def _repeat_last_batch(self) -> None:
+        """The newest batch was recorded before it was published: its tasks are published again, under the same ids."""
+        now, newest = self._progress.now, await self._newest()
+        if now.released == 0 or newest is None or now.phase == "finished":
             return
-        batch = self._progress.batches
-        newest = await self._newest()
+        last = range((now.released - 1) // self._plan.batch_size * self._plan.batch_size, now.released)
+        missing = sorted(unanswered(now.released, await self._train_progress()) & set(last))
+        again = {each.ordinal for each in now.reissued}
+        await self._publish([ordinal for ordinal in missing if ordinal not in again], newest)
+
+    async def _look_around(self, train: TrainProgress | None) -> None:
+        """What is looked at now and then: who is there, what was lost, what is offered."""
+        await self._watch_members()
+        await self._recover(train)
+        if self._progress.now.phase == "releasing":
+            await self._take_offers()
+
+    async def _take_offers(self) -> None:
+        """Mix in the tasksets that explorers have brought, from the next task on."""
+        for taskset in await self._offers.accepted():
+            now = self._progress.now
+            self._plan = await asyncio.to_thread(self._plan.with_taskset, taskset, now.released)
+            await self._save_plan()
+            log.info(
+                "taskset_added",
+                taskset=taskset.name,
+                rows=len(taskset),
+                from_task=now.released,
+                tasks=self._plan.tasks,
+            )
+
+    async def _release_next(self, train: TrainProgress | None) -> None:
+        """Release the next batch, when the pace allows it."""
+        now = self._progress.now
+        if self._is_trained_enough(train):
+            await self._progress.save(phase="draining", total_tasks=now.released)
+            return
+        ordinals = self._plan.next_batch(now.released)
+        batch, newest = ordinals.start // self._plan.batch_size, await self._newest()
         facts = await self._facts(train, newest)
         reason = waiting_for(batch, self._plan.pace, facts)
         if reason is not None or newest is None:
             await self._say(f"batch {batch} waits for {reason}")
             return
-        floor = WeightVersion(incarnation=newest.incarnation, version=floor_version(batch, self._plan.pace))
-        tasks = await asyncio.to_thread(self._plan.batch, batch, floor)
-        await self._bus.publish_all(tasks)
-        released = self._progress.released + len(tasks)
-        is_last = released >= self._plan.tasks
-        await self._save(
-            phase="draining" if is_last else "releasing", released=released, batches=batch + 1, waiting_for=""
+        await self._progress.save(
+            phase="draining" if ordinals.stop >= self._plan.tasks else "releasing",
+            released=ordinals.stop,
+            batches=self._plan.batches_of(ordinals.stop),
+            waiting_for="",
         )
-        log.info("batch_released", batch=batch, tasks=len(tasks), floor_version=floor.version, version=facts.version)
+        await self._publish(ordinals, newest)
+        floor = floor_version(batch, self._plan.pace)
+        log.info("batch_released", batch=batch, tasks=len(ordinals), floor_version=floor, version=facts.version)
+
+    async def _publish(self, ordinals: Sequence[int], newest: WeightVersion, retry: int = 0) -> list[TaskReleased]:
+        """Publish tasks, unless the lease is over."""
+        incarnation = newest.incarnation
+        tasks = await asyncio.to_thread(self._plan.released_tasks, ordinals, incarnation, self._term, retry)
+        await self._progress.assert_leading()
+        self._recovery.published(tasks, await self._bus.publish_all(tasks))
+        return tasks
+
+    async def _recover(self, train: TrainProgress | None) -> None:
+        """Release again the tasks whose message or answer was lost; give up those that were lost too often."""
+        ordinals, newest = await self._recovery.lost(self._progress.now.released, train), await self._newest()
+        if not ordinals or newest is None:
+            return
+        most = self._context.config.synchronizer.max_deliver
+        verdict = judged(ordinals, self._progress.now.reissued, most, self._recovery.sequences)
+        await self._progress.save(reissued=verdict.reissued)
+        for ordinal in verdict.again:
+            retry = verdict.retry(ordinal)
+            await self._bus.delete(excuse_key(ordinal))
+            (task,) = await self._publish([ordinal], newest, retry)
+            log.warning(
+                "task_reissued",
+                task=task.task.task_id,
+                ordinal=ordinal,
+                retry=retry,
+                reason="its message or its answer was lost: it is in neither stream",
+            )
+        for ordinal in verdict.given_up:
+            await self._give_up(ordinal, newest, verdict.retry(ordinal))
+
+    async def _give_up(self, ordinal: int, newest: WeightVersion, times: int) -> None:
+        """Quarantine a task that was lost again and again, and say in the experience stream that no answer comes."""
+        tasks = await asyncio.to_thread(self._plan.released_tasks, [ordinal], newest.incarnation, self._term, times - 1)
+        (task,) = tasks
+        error = f"its message or its answer was lost {times} times"
+        await self._progress.assert_leading()
+        await self._bus.publish(
+            Quarantined(
+                run=self._bus.run,
+                reason=error,
+                stream=str(Stream.TASKS),
+                subject=task_subject(self._bus.run, task.task.taskset),
+                sequence=self._recovery.sequences[ordinal],
+                payload=encode(task),
+                origin=self._context.member.name,
+                attempts=times,
+                at=time.time(),
+                message_id=MESSAGE_IDS[TaskReleased](task),
+            )
+        )
+        await self._bus.publish(
+            TaskAbandoned(
+                run=self._bus.run,
+                task=task.task,
+                repeat_times=task.repeat_times,
+                explorer=self._context.member.name,
+                attempts=times,
+                error=error,
+                abandoned_at=time.time(),
+                retry=times,
+            )
+        )
+        log.error("task_abandoned", task=task.task.task_id, ordinal=ordinal, attempts=times, error=error)
 
     def _is_trained_enough(self, train: TrainProgress | None) -> bool:
         """Whether the trainer has made all steps that are wanted, though tasks are left."""
         wanted = self._context.config.total_steps
         return wanted is not None and train is not None and train.is_finished and train.step >= wanted
+
+    def _is_trained_through(self, train: TrainProgress) -> bool:
+        """Whether the trainer has finished this run, and not only what was asked of it before."""
+        is_answered = train.answered_floor >= self._progress.now.released
+        return train.is_finished and (is_answered or self._is_trained_enough(train))
 
     async def _newest(self) -> WeightVersion | None:
         newest = await self._bus.last(Stream.WEIGHTS)
@@ -147,10 +296,9 @@ class Synchronizer:
             outstanding=queued.messages / self._plan.batch_size,
         )
 
-    async def _end(self) -> None:
+    async def _end(self, train: TrainProgress | None) -> None:
         """All tasks are released: wait for the trainer, then for the last evaluation."""
-        train = await self._train_progress()
-        if train is None or not train.is_finished:
+        if train is None or not self._is_trained_through(train):
             await self._say("waiting for the trainer to train on the last answers")
             return
         if self._finished_training_at is None:
@@ -159,7 +307,7 @@ class Synchronizer:
         if waited_s < _FINAL_EVALUATION_S and not await self._is_judged(train.weights):
             await self._say(f"waiting for the evaluation of version {train.weights.version}")
             return
-        await self._save(phase="finished", waiting_for="")
+        await self._progress.save(phase="finished", waiting_for="")
         log.info("run_finished", steps=train.step)
 
     async def _is_judged(self, final: WeightVersion) -> bool:
@@ -194,13 +342,4 @@ class Synchronizer:
         if reason == said:
             log.info("still_waiting", reason=reason)
         self._said = (reason, time.monotonic())
-        await self._save(waiting_for=reason)
-
-    async def _save(self, **changes: object) -> None:
-        """Record progress. A conflict means that another leader has taken over."""
-        progress = self._progress.model_copy(update={**changes, "updated_at": time.time()})
-        try:
-            self._revision = await self._bus.swap(RELEASE, progress, self._revision)
-        except RevisionConflict as error:
-            raise Superseded(f"the progress of term {self._progress.term} was changed by another: {error}") from error
-        self._progress = progress
+        await self._progress.save(waiting_for=reason)

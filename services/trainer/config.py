@@ -90,3 +90,27 @@ class TrainerConfig(Section):
     trust_remote_code: bool = False
     trainer_config: dict[str, Any] = Field(default_factory=dict)
     trainer_config_path: str = ""
+
+
+class ReplayConfig(Section):
+    """Where a trainer takes its experiences from, when it is not its own run that samples them.
+
+    The experience stream of run `source` (`<project>/<name>`, at `source_url`, else on the run's own bus) is read from
+    `from_sequence` to `to_sequence`, or, with `follow`, as long as that run lives. It begins from `checkpoint`, a
+    directory `global_step_N`, or from the model of the configuration, and ends at `to_step` or with the stream. `pace`
+    `live` takes as long as the original took; a step whose absolute `actor/ppo_kl` is above `max_kl` is told as
+    off-policy. At a sequence of `short_batches` the original closed a batch before it was full. `is_exact` where the
+    replay is to make the original's own weights again, and so refuses what the original has refused.
+    """
+
+    source: str
+    source_url: str | None = None
+    from_sequence: int = 1
+    to_sequence: int | None = None
+    checkpoint: str | None = None
+    to_step: int | None = None
+    follow: bool = False
+    pace: Literal["full", "live"] = "full"
+    max_kl: float = 0.1
+    short_batches: list[int] = Field(default_factory=list)
+    is_exact: bool = False

@@ -9,7 +9,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from schemas.state import Counts
+from schemas.state import Counts, Resumed
+
+FILTERED = "filtered:"
+ABANDONED = "filtered:abandoned"
 
 
 @dataclass
@@ -62,12 +65,23 @@ class Entry:
 
 @dataclass
 class Ledger:
-    """What the weights of `step` hold. Stream sequences begin at 1."""
+    """What the weights of `step` hold. Stream sequences begin at 1.
+
+    `abandoned` holds the tasks that were given up and not answered since, with the experiences that they owed.
+    `short_batches` are the sequences after which a batch was closed before it was full, because nothing more was to
+    come. `run`, `incarnation` and `lineage` say which trainer wrote this, and from which steps its predecessors'
+    successors went on.
+    """
 
     step: int = 0
     sequences: Numbers = field(default_factory=lambda: Numbers(floor=1))
     ordinals: Numbers = field(default_factory=Numbers)
     counts: Counts = field(default_factory=Counts)
+    abandoned: dict[int, int] = field(default_factory=dict)
+    short_batches: list[int] = field(default_factory=list)
+    run: str = ""
+    incarnation: int = 0
+    lineage: tuple[Resumed, ...] = ()
 
     def record(self, entries: Iterable[Entry]) -> None:
         """Enter what one step used."""
@@ -75,14 +89,33 @@ class Ledger:
         self.sequences.add(entry.sequence for entry in entries)
         self.ordinals.add(entry.ordinal for entry in entries if entry.ordinal is not None)
         self.counts = _counted(self.counts, entries)
+        for entry in entries:
+            self._settle(entry)
+
+    def _settle(self, entry: Entry) -> None:
+        """Remember who was abandoned. One that is answered after all does not count as filtered any more."""
+        if entry.ordinal is None:
+            return
+        if entry.fate == ABANDONED:
+            self.abandoned[entry.ordinal] = entry.experiences
+        elif entry.fate == "trained" and entry.ordinal in self.abandoned:
+            rule = ABANDONED.removeprefix(FILTERED)
+            left = self.counts.filtered.get(rule, 0) - self.abandoned.pop(entry.ordinal)
+            filtered = {**self.counts.filtered, rule: left}
+            self.counts = self.counts.model_copy(update={"filtered": {k: v for k, v in filtered.items() if v}})
 
     def to_json(self) -> str:
         body = {
             "format": "trinity-ledger",
             "version": 1,
+            "run": self.run,
+            "incarnation": self.incarnation,
+            "lineage": [resumed.model_dump(mode="json") for resumed in self.lineage],
             "step": self.step,
             "sequences": self.sequences.as_json(),
             "ordinals": self.ordinals.as_json(),
+            "abandoned": {str(ordinal): owed for ordinal, owed in sorted(self.abandoned.items())},
+            "short_batches": self.short_batches,
             "counts": self.counts.model_dump(mode="json"),
         }
         return json.dumps(body, indent=1)
@@ -97,14 +130,19 @@ class Ledger:
             sequences=Numbers.from_json(body["sequences"]),
             ordinals=Numbers.from_json(body["ordinals"]),
             counts=Counts.model_validate(body["counts"]),
+            abandoned={int(ordinal): int(owed) for ordinal, owed in body.get("abandoned", {}).items()},
+            short_batches=[int(sequence) for sequence in body.get("short_batches", [])],
+            run=str(body.get("run", "")),
+            incarnation=int(body.get("incarnation", 0)),
+            lineage=tuple(Resumed.model_validate(resumed) for resumed in body.get("lineage", [])),
         )
 
 
 def _counted(counts: Counts, entries: list[Entry]) -> Counts:
     filtered = dict(counts.filtered)
     for entry in entries:
-        if entry.fate.startswith("filtered:"):
-            rule = entry.fate.removeprefix("filtered:")
+        if entry.fate.startswith(FILTERED):
+            rule = entry.fate.removeprefix(FILTERED)
             filtered[rule] = filtered.get(rule, 0) + max(entry.experiences, 1)
     trained = [entry for entry in entries if entry.fate == "trained"]
     return Counts(

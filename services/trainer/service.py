@@ -5,39 +5,44 @@ from its ledger, so what was trained after that checkpoint is trained again and 
 """
 
 import asyncio
-import contextlib
 import time
-from pathlib import Path
 
 import structlog
 
-from bus.errors import RevisionConflict
+from bus.port import Delivery
 from bus.subjects import Stream
-from schemas.state import IncarnationTaken, MemberSeen, TrainProgress
-from schemas.weights import WeightsAnnounced, WeightVersion
+from schemas.state import ReleaseProgress, TrainProgress
 from services.config.tree import RunConfig
 from services.runtime.context import Context
-from services.runtime.keys import INCARNATION, MEMBERS, TRAIN
-from services.trainer import checkpoints
+from services.runtime.keys import RELEASE, TRAIN
 from services.trainer.algorithms.advantages import advantage
+from services.trainer.announcing import Announcer
 from services.trainer.backends.port import Backend
 from services.trainer.batches import described, sequences
+from services.trainer.checks import Limits, fault
+from services.trainer.committing import Committer, newest_on_disk
+from services.trainer.incarnation import Incarnation, begin
 from services.trainer.intake import Batch, Intake
 from services.trainer.ledger import Ledger
-from services.trainer.weights import WeightsDirectory
+from services.trainer.source import Source, source_of
 
 log = structlog.get_logger()
 
 READ_AHEAD_BATCHES = 4
-DTYPES = {"bf16": "bfloat16", "fp32": "float32"}
-
-
-class Superseded(Exception):
-    """Another trainer has begun this run; this one must not announce or commit anything more."""
+_LOOK_AGAIN_S = 0.5
+_SAY_AGAIN_S = 30.0
 
 
 class Trainer:
     """One incarnation of the trainer."""
+
+    _incarnation: Incarnation
+    _announcer: Announcer
+    _committer: Committer
+    _source: Source
+    _ledger: Ledger
+    _intake: Intake
+    _limits: Limits
 
     def __init__(self, context: Context, backend: Backend) -> None:
         self._context = context
@@ -45,24 +50,30 @@ class Trainer:
         self._bus = context.bus
         self._backend = backend
         self._advantage = advantage(_advantage_name(self._config), **(self._config.algorithm.advantage_fn_args or {}))
-        self._weights = WeightsDirectory(context.bus.run, self._config.run_dir, self._config.synchronizer.keep_versions)
-        self._ledger = Ledger()
-        self._intake = Intake(self._ledger, self._config.train_batch_size, context.bus.run)
-        self._incarnation = 0
-        self._checkpoint_step = 0
-        self._announced: WeightsAnnounced | None = None
         self._changed = asyncio.Event()
         self._taken = asyncio.Event()
+        self._read_sequence = 0
         self._reward: float | None = None
         self._staleness: float | None = None
+        self._waiting_for = ""
+        self._said_at = float("-inf")
         self._is_finished = False
 
     async def run(self) -> None:
-        """Train until the run is over, or until asked to stop, with a checkpoint at the end either way."""
-        self._incarnation = await self._take_incarnation()
+        """Train until the run is over, or until asked to stop, with a checkpoint at the end either way.
+
+        Raises:
+            Superseded: another trainer has begun this run.
+            CannotResume: the newest checkpoint and the stream do not belong together.
+        """
+        on_disk = await asyncio.to_thread(newest_on_disk, self._config.run_dir)
+        self._incarnation = await begin(self._bus, self._context.member.name, on_disk)
+        self._announcer = Announcer(self._context, self._backend, self._incarnation)
+        self._committer = Committer(self._context, self._backend, self._incarnation)
+        self._source = await source_of(self._context)
         with self._context.activities.doing("starting"):
             await self._resume()
-        await self._announce(time.time(), is_final=False)
+        await self._announce(time.time())
         helpers = [asyncio.create_task(self._read()), asyncio.create_task(self._publish_progress())]
         try:
             await self._train_all(helpers)
@@ -70,88 +81,111 @@ class Trainer:
             for helper in helpers:
                 helper.cancel()
             await asyncio.gather(*helpers, return_exceptions=True)
+            await self._source.close()
             await asyncio.to_thread(self._backend.stop)
+
+    async def _resume(self) -> None:
+        resumption = await self._committer.resume()
+        replay = self._config.replay
+        self._ledger = resumption.ledger
+        self._intake = Intake(
+            self._ledger, self._config.train_batch_size, self._source.run, replay.short_batches if replay else ()
+        )
+        self._read_sequence = self._ledger.sequences.floor - 1
+        await asyncio.to_thread(self._backend.start, resumption.directory)
+        is_sampled_elsewhere = self._config.rollout_model.engine_type == "fake"
+        self._limits = Limits(
+            vocabulary=None if is_sampled_elsewhere else self._backend.vocabulary,
+            max_tokens=self._config.max_model_len,
+            checks_versions=replay is None or replay.is_exact,
+        )
 
     async def _train_all(self, helpers: list[asyncio.Task[None]]) -> None:
         while not self._context.stopping.is_set():
             batch = await self._next_batch(helpers)
             if batch is None:
                 break
-            await self._step(batch)
+            if batch.owed == 0:  # nothing but duplicates and garbage at the end of the stream
+                self._intake.commit(batch, self._ledger.step)
+            else:
+                await self._step(batch)
         is_over = not self._context.stopping.is_set()
-        if self._checkpoint_step < self._ledger.step or is_over:
+        if self._committer.step < self._ledger.step or is_over:
             await self._save_checkpoint()
         if is_over:
-            await self._announce(time.time(), is_final=True)
-            self._is_finished = True
-            await self._put_progress()
-            log.info("training_finished", step=self._ledger.step)
-            await self._context.report(self._ledger.step)
-            await self._until_finished()
+            await self._finish()
 
-    async def _take_incarnation(self) -> int:
-        while True:
-            held = await self._bus.get(INCARNATION)
-            before = held.message.incarnation if held and isinstance(held.message, IncarnationTaken) else 0
-            taken = IncarnationTaken(incarnation=before + 1, trainer=self._context.member.name, taken_at=time.time())
-            with contextlib.suppress(RevisionConflict):
-                await self._bus.swap(INCARNATION, taken, held.revision if held else 0)
-                return taken.incarnation
-
-    async def _assert_not_superseded(self) -> None:
-        held = await self._bus.get(INCARNATION)
-        if held and isinstance(held.message, IncarnationTaken) and held.message.incarnation > self._incarnation:
-            raise Superseded(
-                f"trainer incarnation {held.message.incarnation} ({held.message.trainer}) has begun; "
-                f"this is {self._incarnation}"
-            )
-
-    async def _resume(self) -> None:
-        found = await asyncio.to_thread(checkpoints.checkpoints, self._config.run_dir)
-        newest = found[-1] if found and self._config.continue_from_checkpoint else None
-        if newest is not None:
-            self._ledger = newest.ledger()
-            self._checkpoint_step = newest.step
-            self._intake = Intake(self._ledger, self._config.train_batch_size, self._bus.run)
-            log.info("trainer_resuming", step=newest.step, sequence=self._ledger.sequences.floor)
-        await asyncio.to_thread(self._backend.start, newest.directory if newest else None)
+    async def _finish(self) -> None:
+        await self._announce(time.time(), is_final=True)
+        self._is_finished = True
+        await self._put_progress()
+        if self._config.replay is not None:
+            await self._declare_finished()
+        log.info("training_finished", step=self._ledger.step)
+        await self._context.report(self._ledger.step)
+        await self._until_finished()
 
     async def _read(self) -> None:
         """Offer the stream to the intake, oldest first, a few batches ahead of training."""
-        async for delivery in self._bus.read(Stream.EXPERIENCES, start=self._ledger.sequences.floor):
-            self._intake.offer(delivery.sequence, delivery.message)
+        async for delivery in self._source.read(self._ledger.sequences.floor):
+            words = fault(delivery.message, self._limits, self._intake.steps)
+            if words is not None:
+                await self._refuse(delivery, words)
+            self._intake.offer(delivery.sequence, None if words else delivery.message)
+            self._read_sequence = delivery.sequence
             self._changed.set()
             if self._intake.ready >= READ_AHEAD_BATCHES:
                 self._taken.clear()
                 await self._taken.wait()
+        self._changed.set()
+
+    async def _refuse(self, delivery: Delivery, words: str) -> None:
+        """A group that this model cannot be trained on. Its task is released again by the synchronizer."""
+        log.error("group_quarantined", sequence=delivery.sequence, subject=delivery.subject, reason=words)
+        if self._config.replay is None:
+            await self._bus.quarantine(delivery, Stream.EXPERIENCES, words)
 
     async def _next_batch(self, helpers: list[asyncio.Task[None]]) -> Batch | None:
-        """The next full batch; the rest when all tasks are answered; None when nothing is left to train."""
+        """The next full batch; the rest when nothing more will come; None when nothing is left to train."""
         self._context.member.state = "waiting"
         while self._intake.ready == 0:
             if self._is_at_last_step() or self._context.stopping.is_set():
                 return None
-            if await self._is_all_answered():
-                rest = self._intake.take()
-                return rest if rest.entries else None
-            self._changed.clear()
-            waiting = asyncio.create_task(self._changed.wait())
-            await asyncio.wait([waiting, *helpers], timeout=0.5, return_when=asyncio.FIRST_COMPLETED)
-            waiting.cancel()
-            for helper in helpers:
-                if helper.done():
-                    helper.result()
+            if await self._source.is_over(self._intake.answered.floor, self._read_sequence):
+                rest = None if self._intake.ready else self._intake.take()
+                if rest is not None:
+                    return rest if rest.entries else None
+                break
+            await self._wait_for_more(helpers)
         self._taken.set()
+        self._waiting_for = ""
         return None if self._is_at_last_step() else self._intake.take()
 
-    def _is_at_last_step(self) -> bool:
-        total = self._config.total_steps
-        return total is not None and self._ledger.step >= total
+    async def _wait_for_more(self, helpers: list[asyncio.Task[None]]) -> None:
+        await self._look_at_stream()
+        self._changed.clear()
+        waiting = asyncio.create_task(self._changed.wait())
+        running = [helper for helper in helpers if not helper.done()]
+        await asyncio.wait([waiting, *running], timeout=_LOOK_AGAIN_S, return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        for helper in helpers:
+            if helper.done():
+                helper.result()
 
-    async def _is_all_answered(self) -> bool:
-        progress = await self._context.release()
-        total = progress.total_tasks if progress and progress.phase != "releasing" else None
-        return total is not None and self._intake.answered.floor >= total and self._intake.ready == 0
+    async def _look_at_stream(self) -> None:
+        """Where the trainer waits at a full stream, make room by a checkpoint, or say why there is none."""
+        if await self._committer.makes_room(self._ledger):
+            await self._save_checkpoint()
+        why = await self._committer.why_full(self._ledger, self._intake.gathered)
+        if why and time.monotonic() - self._said_at > _SAY_AGAIN_S:
+            self._said_at = time.monotonic()
+            log.warning("experience_stream_full", todo=why)
+        self._waiting_for = why
+
+    def _is_at_last_step(self) -> bool:
+        replay = self._config.replay
+        ends = [self._config.total_steps, replay.to_step if replay else None]
+        return any(end is not None and self._ledger.step >= end for end in ends)
 
     async def _step(self, batch: Batch) -> None:
         """One optimizer step, then the ledger, the weights, the checkpoint, the metrics: in this order."""
@@ -164,12 +198,18 @@ class Trainer:
         self._intake.commit(batch, step)
         if step % self._sync_interval() == 0:
             await self._put_progress()
-            metrics["time/sync_weight"] = await self._announce(ended_at, is_final=False)
-        if self._config.trainer.save_interval > 0 and step % self._config.trainer.save_interval == 0:
+            metrics["time/sync_weight"] = await self._announce(ended_at)
+        if self._is_checkpoint_due(step) or await self._committer.makes_room(self._ledger):
             metrics["time/save_checkpoint"] = await self._save_checkpoint()
         metrics["time/step"] = time.monotonic() - started
+        metrics["sample/quarantined"] = float(sum(entry.fate == "quarantined" for entry in batch.entries))
+        metrics["sample/duplicates"] = float(sum(entry.fate == "duplicate" for entry in batch.entries))
         await self._context.report(step, metrics)
         log.info("step_trained", step=step, reward=metrics.get("critic/rewards/mean"), seconds=metrics["time/step"])
+
+    def _is_checkpoint_due(self, step: int) -> bool:
+        interval = self._config.trainer.save_interval
+        return interval > 0 and step % interval == 0
 
     async def _update(self, batch: Batch, step: int) -> dict[str, float]:
         if not batch.groups:
@@ -184,7 +224,7 @@ class Trainer:
             metrics |= await asyncio.to_thread(self._backend.train, prepared)
         seconds = time.monotonic() - started
         tokens = float(sum(len(sequence.tokens) for sequence in prepared))
-        return metrics | {
+        return self._judged(metrics, step) | {
             "time/update_actor": seconds,
             "global_seqlen/mean": tokens / len(prepared),
             "perf/total_num_tokens": tokens,
@@ -192,65 +232,35 @@ class Trainer:
             "timing_per_token_ms/update_actor": 1000 * seconds / tokens,
         }
 
-    async def _announce(self, step_ended_at: float, is_final: bool) -> float:
-        """Write the weights of the present step and announce them. Returns the seconds that it took."""
-        started = time.monotonic()
-        await self._assert_not_superseded()
-        version = WeightVersion(incarnation=self._incarnation, version=self._ledger.step)
-        dtype = _weights_dtype(self._config)
-        with self._context.activities.doing("syncing"):
-            if self._announced is None or self._announced.weights != version:
-                self._announced = await asyncio.to_thread(
-                    self._weights.write,
-                    version,
-                    lambda directory: self._backend.write_weights(directory, dtype),
-                    dtype,
-                    step_ended_at,
-                )
-            self._announced = self._announced.model_copy(update={"is_final": is_final})
-            await self._bus.publish(self._announced)
-        self._context.member.weights = version
+    def _judged(self, metrics: dict[str, float], step: int) -> dict[str, float]:
+        """Whether a replay is further from the policy that sampled than it may be."""
+        replay = self._config.replay
+        if replay is None or "actor/ppo_kl" not in metrics:
+            return metrics
+        is_off = abs(metrics["actor/ppo_kl"]) > replay.max_kl
+        if is_off:
+            log.warning("replay_off_policy", step=step, ppo_kl=metrics["actor/ppo_kl"], max_kl=replay.max_kl)
+        return metrics | {"replay/is_off_policy": float(is_off)}
+
+    async def _announce(self, step_ended_at: float, is_final: bool = False) -> float:
+        seconds = await self._announcer.announce(self._ledger.step, step_ended_at, is_final)
         await self._put_progress()
-        await self._prune_weights(version)
-        seconds = time.monotonic() - started
-        log.info("weights_announced", version=version.version, incarnation=version.incarnation, seconds=seconds)
+        await self._announcer.prune()
         return seconds
 
-    async def _prune_weights(self, newest: WeightVersion) -> None:
-        members = [entry.message for entry in await self._bus.entries(MEMBERS)]
-        needed = [v for member in members if isinstance(member, MemberSeen) for v in member.versions_needed]
-        in_use = [member.weights.version for member in members if isinstance(member, MemberSeen)]
-        await asyncio.to_thread(self._weights.prune, newest, [*needed, *in_use])
-
     async def _save_checkpoint(self) -> float:
-        started = time.monotonic()
-        await self._assert_not_superseded()
-        with self._context.activities.doing("syncing"):
-            await asyncio.to_thread(self._commit_checkpoint, self._config.run_dir)
-        self._checkpoint_step = self._ledger.step
+        seconds = await self._committer.save(self._ledger)
         await self._put_progress()
-        await self._free_stream()
-        return time.monotonic() - started
-
-    async def _free_stream(self) -> None:
-        """Free what the checkpoint just committed holds, once the stream is more than half full."""
-        held = await self._bus.state(Stream.EXPERIENCES)
-        if held.limit_bytes is not None and held.size_bytes > held.limit_bytes / 2:
-            await self._bus.purge(Stream.EXPERIENCES, up_to=self._ledger.sequences.floor)
-            log.info("experiences_freed", below_sequence=self._ledger.sequences.floor, held_bytes=held.size_bytes)
-
-    def _commit_checkpoint(self, run_dir: Path) -> None:
-        checkpoints.commit(run_dir, self._ledger, self._backend.write_checkpoint)
-        checkpoints.prune(run_dir, self._config.trainer.max_checkpoints_to_keep)
+        return seconds
 
     async def _publish_progress(self) -> None:
-        """Say how far the stream is answered, as soon as that changes: the pace waits for it."""
-        said = -1
+        """Say how far the stream is read and answered, as soon as that changes: the pace waits for it."""
+        said: tuple[int, int, str] | None = None
         while True:
-            floor = self._intake.answered.floor
-            if floor != said:
+            now = (self._intake.answered.floor, self._read_sequence, self._waiting_for)
+            if now != said:
                 await self._put_progress()
-                said = floor
+                said = now
             await asyncio.sleep(0.1)
 
     async def _put_progress(self) -> None:
@@ -258,20 +268,28 @@ class Trainer:
         await self._bus.put(
             TRAIN,
             TrainProgress(
-                weights=self._announced.weights if self._announced else WeightVersion(incarnation=self._incarnation),
+                weights=self._announcer.weights,
                 step=self._ledger.step,
                 total_steps=self._config.total_steps,
                 answered_floor=answered.floor,
+                answered_above=tuple(sorted(answered.above)),
                 answered=len(answered),
-                checkpoint_step=self._checkpoint_step,
+                checkpoint_step=self._committer.step,
                 counts=self._ledger.counts,
                 reward=self._reward,
                 staleness=self._staleness,
                 sequence_floor=self._ledger.sequences.floor,
+                read_sequence=self._read_sequence,
+                waiting_for=self._waiting_for,
                 is_finished=self._is_finished,
                 updated_at=time.time(),
             ),
         )
+
+    async def _declare_finished(self) -> None:
+        """A replay has no synchronizer: its trainer knows when it is over."""
+        ended = ReleaseProgress(term=1, phase="finished", released=0, batches=0, updated_at=time.time())
+        await self._bus.put(RELEASE, ended)
 
     async def _until_finished(self) -> None:
         """Stay a member until the run is declared finished, so that nobody believes the trainer dead."""
@@ -286,9 +304,3 @@ class Trainer:
 
 def _advantage_name(config: RunConfig) -> str:
     return config.algorithm.advantage_fn or config.algorithm_type.advantage_fn
-
-
-def _weights_dtype(config: RunConfig) -> str:
-    """The precision of written weights: as set, else that of the engines that load them."""
-    chosen = config.trainer.weights_dtype
-    return DTYPES[chosen] if chosen else config.explorer.rollout_model.dtype

@@ -2,6 +2,7 @@
 
 import asyncio
 
+import nats.js.errors
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -76,16 +77,25 @@ async def test_trap_a_renewal_under_compare_and_set_keeps_the_time_to_live(bus, 
     await eventually(lambda: absent(bus, "lease"), 5.0)
 
 
-async def test_trap_the_marker_of_an_expired_key_does_not_stop_its_creation(bus, raw, said, eventually):
-    """With limit_marker_ttl a plain create fails until the marker is gone, and a plain get has no value."""
-    await bus.put("k", said.held(), ttl_s=1)
-    await eventually(lambda: absent(bus, "k"), 5.0)
+async def test_trap_the_marker_of_a_deleted_key_does_not_stop_its_creation(bus, raw, said):
+    """While a marker stands, a plain create fails, and a plain get has no value."""
+    await bus.put("k", said.held())
+    await bus.delete("k")
     marker = await raw.jetstream().get_msg(f"KV_{bucket_name(RUN)}", subject=f"$KV.{bucket_name(RUN)}.k")
-    assert marker.headers["Nats-Marker-Reason"] == "MaxAge"
+    assert marker.headers["KV-Operation"] == "DEL"
     await bus.swap("k", said.held("next"), 0, ttl_s=5)
     assert (await bus.get("k")).message == said.held("next")
     with pytest.raises(RevisionConflict):
         await bus.swap("k", said.held("late"), 0)
+
+
+@pytest.mark.parametrize("extent", ["all", "sub"])
+async def test_trap_writing_one_key_cannot_empty_the_store(bus, raw, said, extent):
+    """A roll-up needs no more than the right to write one key, and takes all others with it."""
+    await bus.put("other", said.held())
+    with pytest.raises(nats.js.errors.ServerError):
+        await raw.jetstream().publish(f"$KV.{bucket_name(RUN)}.mine", b"", headers={"Nats-Rollup": extent})
+    assert await bus.get("other") is not None
 
 
 async def test_a_fraction_of_a_second_to_live_is_rounded_up(bus, said):

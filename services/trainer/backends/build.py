@@ -9,7 +9,7 @@ def build_backend(config: RunConfig) -> Backend:
     if config.trainer.trainer_type == "fake":
         from services.trainer.backends.fake import FakeBackend
 
-        return FakeBackend()
+        return FakeBackend(**config.trainer.trainer_config)
     from services.trainer.backends.verl_backend import VerlBackend
 
     return VerlBackend(config)

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from services.inference.fake import write_fake_weights
-from services.trainer.backends.port import Sequence
+from services.trainer.backends.port import Sequence, Vocabulary
 
 STATE_FILE = "fake_state.json"
 
@@ -14,10 +14,15 @@ STATE_FILE = "fake_state.json"
 class FakeBackend:
     """`services.trainer.backends.port.Backend` without a model. Equal digests mean equal training."""
 
-    def __init__(self, seconds_per_step: float = 0.02) -> None:
+    def __init__(self, seconds_per_step: float = 0.02, seconds_per_checkpoint: float = 0.0) -> None:
         self._seconds_per_step = seconds_per_step
+        self._seconds_per_checkpoint = seconds_per_checkpoint
         self._step = 0
         self._digest = hashlib.sha256(b"start").hexdigest()
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        return Vocabulary(size=256)
 
     def start(self, checkpoint: Path | None) -> None:
         if checkpoint is not None:
@@ -38,6 +43,7 @@ class FakeBackend:
 
     def write_checkpoint(self, directory: Path) -> None:
         (directory / "actor").mkdir()
+        time.sleep(self._seconds_per_checkpoint)
         state = {"step": self._step, "digest": self._digest}
         (directory / "actor" / STATE_FILE).write_text(json.dumps(state), encoding="utf-8")
 

@@ -23,8 +23,20 @@ class Sequence:
     temperature: float = 1.0
 
 
+@dataclass(frozen=True)
+class Vocabulary:
+    """Token ids are below `size`; `tokenizer` is the fingerprint of what makes them, empty where it is not known."""
+
+    size: int
+    tokenizer: str = ""
+
+
 class Backend(Protocol):
     """A model under training."""
+
+    @property
+    def vocabulary(self) -> Vocabulary | None:
+        """What the model reads, once it has been started; None where that is not known."""
 
     def start(self, checkpoint: Path | None) -> None:
         """Load the model, or all of a checkpoint: parameters, optimizer, schedule, random states."""

@@ -11,9 +11,10 @@ from typing import Any
 import structlog
 
 from services.config.tree import RunConfig
+from services.inference.tokenizers import fingerprint
 from services.trainer.backends import verl_settings
 from services.trainer.backends.packing import pack
-from services.trainer.backends.port import Sequence
+from services.trainer.backends.port import Sequence, Vocabulary
 from services.trainer.backends.verl_metrics import named
 
 log = structlog.get_logger()
@@ -30,8 +31,14 @@ class VerlBackend:
         self._shows_entropy = self._loss.entropy_coeff != 0 or not verl_settings.on_cpu(config)
         self._actor: Any = None
         self._reference: Any = None
+        self._vocabulary: Vocabulary | None = None
+
+    @property
+    def vocabulary(self) -> Vocabulary | None:
+        return self._vocabulary
 
     def start(self, checkpoint: Path | None) -> None:
+        self._vocabulary = _vocabulary(self._config.model.model_path, self._config.trainer.trust_remote_code)
         self._start_ray()
         from verl.workers.utils.losses import ppo_loss
 
@@ -137,6 +144,15 @@ class VerlBackend:
             ray.remote(FsdpWorker), config=verl_settings.worker_config(self._config, forward_only)
         )
         return RayWorkerGroup(pool, worker, device_name="cpu" if on_cpu else "cuda")
+
+
+def _vocabulary(model_path: str, trust_remote_code: bool) -> Vocabulary:
+    """How many token ids the model embeds, and the fingerprint of the tokenizer beside it."""
+    from transformers import AutoConfig, AutoTokenizer
+
+    config = AutoConfig.from_pretrained(model_path, trust_remote_code=trust_remote_code)
+    tokenizer = AutoTokenizer.from_pretrained(model_path, trust_remote_code=trust_remote_code)
+    return Vocabulary(size=int(config.get_text_config().vocab_size), tokenizer=fingerprint(tokenizer))
 
 
 def _spread(ranks: int, gpus_per_node: int) -> list[int]:

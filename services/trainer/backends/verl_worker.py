@@ -1,9 +1,11 @@
 """One rank of the trainer, inside a Ray actor: veRL's training worker, with weights written in Hugging Face layout."""
 
 import os
+import random
 import shutil
 from pathlib import Path
 
+import numpy as np
 import torch
 import torch.distributed
 from verl.single_controller.base.decorator import Dispatch, register
@@ -12,6 +14,7 @@ from verl.workers.config import TrainingWorkerConfig
 from verl.workers.engine_workers import TrainingWorker
 
 _WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".index.json", ".h5", ".msgpack")
+_SEED = 42
 _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 
 
@@ -26,6 +29,7 @@ class FsdpWorker(TrainingWorker):  # type: ignore[misc]
             register_engine()
             torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
         super().__init__(config)
+        _seed(_SEED + torch.distributed.get_rank())
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)  # type: ignore[untyped-decorator]
     def write_weights(self, directory: str, dtype: str) -> None:
@@ -49,6 +53,13 @@ class FsdpWorker(TrainingWorker):  # type: ignore[misc]
         for file in Path(self.model_config.local_path).iterdir():
             if file.is_file() and not file.name.endswith(_WEIGHT_SUFFIXES):
                 shutil.copyfile(file, directory / file.name)
+
+
+def _seed(seed: int) -> None:
+    """Begin every random state anew, so that a run that begins from the model can be made again: veRL seeds none."""
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
 
 
 def _join_gloo() -> None:

@@ -61,7 +61,7 @@ def test_there_is_an_example_of_every_message_of_a_stream() -> None:
 @pytest.mark.parametrize("message", _spoken(), ids=lambda message: message.schema_name)
 def test_a_message_travels_on_the_address_that_is_described(message: Message) -> None:
     channels = [c for c in document()["channels"].values() if message.schema_name in c["messages"]]
-    (channel,) = channels
+    (channel,) = [channel for channel in channels if not channel["address"].startswith("$KV.")]
     stream, subject = SUBJECTS[type(message)]
     assert re.fullmatch(_pattern(channel["address"]), subject(message))
     assert re.fullmatch(_pattern(channel["x-stream"]), stream_name("project/name", stream))

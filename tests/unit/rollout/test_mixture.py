@@ -86,3 +86,68 @@ def test_two_tasksets_of_one_name_are_refused() -> None:
         Mixture([taskset, taskset])
     with pytest.raises(TasksetError, match="no taskset"):
         Mixture([])
+
+
+JOINS = st.lists(st.tuples(st.integers(1, 12), st.integers(0, 30)), max_size=3)
+
+
+def joined(
+    sizes: list[int], joins: list[tuple[int, int]], epochs: int | None, selector_type: str
+) -> tuple[Mixture, int]:
+    """A mixture that tasksets of these sizes have joined, each so many tasks after the one before; and the last ordinal
+    at which one did."""
+    mixed, ordinal = mixture(sizes, selector_type), 0
+    for number, (size, later) in enumerate(joins):
+        ordinal += later
+        newcomer = mixture([1] * (len(sizes) + number) + [size], selector_type).tasksets[-1]
+        mixed = mixed.joined(newcomer, ordinal, epochs)
+    return mixed, ordinal
+
+
+@given(sizes=SIZES, joins=JOINS, epochs=st.one_of(st.none(), st.integers(1, 3)), selector_type=SELECTORS)
+def test_whoever_joins_every_row_comes_once_in_each_epoch_of_its_taskset(
+    sizes: list[int], joins: list[tuple[int, int]], epochs: int | None, selector_type: str
+) -> None:
+    mixed, last = joined(sizes, joins, epochs, selector_type)
+    seen: dict[str, list[tuple[int, int]]] = {}
+    for ordinal in range(last + 3 * len(mixed)):
+        place = mixed.task_at(ordinal)
+        seen.setdefault(place.taskset.name, []).append((place.epoch, place.index))
+    for taskset in mixed.tasksets:
+        found = seen[taskset.name]
+        assert [epoch for epoch, _ in found] == [count // len(taskset) for count in range(len(found))]
+        for start in range(0, len(found) - len(taskset) + 1, len(taskset)):
+            assert {index for _, index in found[start : start + len(taskset)]} == set(range(len(taskset)))
+        assert mixed.consumed(last + 3 * len(mixed))[taskset.name] == len(found)
+
+
+@given(sizes=SIZES, joins=JOINS, epochs=st.integers(1, 3))
+def test_tasksets_that_join_end_their_epochs_together_with_the_others(
+    sizes: list[int], joins: list[tuple[int, int]], epochs: int
+) -> None:
+    within = [(size, later % max(1, epochs * sum(sizes) // (len(joins) + 1))) for size, later in joins]
+    mixed, _ = joined(sizes, within, epochs, "sequential")
+    assert mixed.consumed(epochs * len(mixed)) == {taskset.name: epochs * len(taskset) for taskset in mixed.tasksets}
+
+
+@given(sizes=SIZES, joins=JOINS, epochs=st.one_of(st.none(), st.integers(1, 3)))
+def test_a_taskset_that_joins_changes_nothing_before_it_and_a_successor_finds_the_same(
+    sizes: list[int], joins: list[tuple[int, int]], epochs: int | None
+) -> None:
+    before, start = joined(sizes, joins[:-1], epochs, "shuffle")
+    mixed, last = joined(sizes, joins, epochs, "shuffle")
+    successor = Mixture(tuple(reversed(mixed.tasksets)), mixed.segments)
+    for ordinal in range(last + len(mixed)):
+        place = mixed.task_at(ordinal)
+        found = (place.taskset.name, place.epoch, place.index)
+        other = successor.task_at(ordinal)
+        assert found == (other.taskset.name, other.epoch, other.index)
+        if ordinal < last and start <= last:
+            earlier = before.task_at(ordinal)
+            assert found == (earlier.taskset.name, earlier.epoch, earlier.index)
+
+
+def test_a_segment_of_a_taskset_that_is_not_there_is_refused() -> None:
+    segments = mixture([3, 2]).segments
+    with pytest.raises(TasksetError, match="'set1': it is in the run from task 0 on, but not given"):
+        Mixture(mixture([3]).tasksets, segments)

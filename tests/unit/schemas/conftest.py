@@ -168,7 +168,7 @@ def _kept() -> list[Message]:
             total_batches=10,
             waiting_for="version 3",
             updated_at=1_700_000_013.0,
-            segments=(Segment(first_ordinal=8, tasksets=(TasksetShare(name="addition", consumed=8),)),),
+            segments=(Segment(first_ordinal=8, tasksets=(TasksetShare(name="addition", consumed=8, due=72),)),),
             reissued=(Reissued(ordinal=5, times=1),),
         ),
         TrainProgress(
@@ -201,7 +201,7 @@ def _kept() -> list[Message]:
             offered_by="explorer_new",
             offered_at=1_700_000_016.0,
         ),
-        TaskExcused(ordinal=17, times=2),
+        TaskExcused(ordinal=17, times=2, failures=1),
     ]
 
 

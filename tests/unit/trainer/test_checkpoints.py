@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from schemas.state import Resumed
 from schemas.weights import WeightVersion
 from services.inference.weights import WeightsUnusable, verified
 from services.runtime.durable import committed
@@ -31,15 +32,18 @@ def test_a_write_that_fails_leaves_the_previous_checkpoint_in_force(tmp_path: Pa
 
 def test_what_a_killed_writer_left_is_no_checkpoint(tmp_path: Path) -> None:
     checkpoints.commit(tmp_path, Ledger(step=1), _write)
-    (tmp_path / ".global_step_2.writing").mkdir()
+    (tmp_path / ".global_step_2.1.writing").mkdir()
     (tmp_path / "global_step_3").mkdir()
     assert [found.step for found in checkpoints.checkpoints(tmp_path)] == [1]
+    checkpoints.sweep(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["global_step_1", "global_step_3"]
 
 
 def test_pruning_keeps_the_newest(tmp_path: Path) -> None:
     for step in (1, 2, 10):
         checkpoints.commit(tmp_path, Ledger(step=step), _write)
-    checkpoints.prune(tmp_path, keep=2)
+    removed = checkpoints.prune(tmp_path, keep=2)
+    assert [path.name for path in removed] == ["global_step_1"]
     assert [found.step for found in checkpoints.checkpoints(tmp_path)] == [2, 10]
 
 
@@ -69,3 +73,60 @@ def test_pruning_weights_spares_the_newest_and_the_needed(tmp_path: Path) -> Non
         directory.write(WeightVersion(incarnation=1, version=version), _write, "float32", 0.0)
     directory.prune(WeightVersion(incarnation=1, version=5), needed=[1])
     assert sorted(path.name for path in (tmp_path / "weights").iterdir()) == ["version_1", "version_4", "version_5"]
+
+
+FIRST, SECOND = Resumed(incarnation=1, step=0), Resumed(incarnation=2, step=4)
+
+
+def _of(incarnation: int, step: int, *lineage: Resumed) -> Ledger:
+    return Ledger(step=step, incarnation=incarnation, lineage=lineage)
+
+
+def test_what_a_superseded_trainer_commits_is_not_in_force(tmp_path: Path) -> None:
+    checkpoints.commit(tmp_path, _of(1, 4, FIRST), _write)
+    checkpoints.commit(tmp_path, _of(1, 8, FIRST), _write)
+    by_the_bus = checkpoints.checkpoints(tmp_path, (FIRST, SECOND))
+    assert [found.step for found in by_the_bus] == [4]
+    checkpoints.commit(tmp_path, _of(2, 6, FIRST, SECOND), _write)
+    assert [found.step for found in checkpoints.checkpoints(tmp_path)] == [4, 6]
+    assert [found.step for found in checkpoints.fenced(tmp_path)] == [8]
+
+
+def test_a_step_that_a_superseded_trainer_has_taken_is_committed_anew(tmp_path: Path) -> None:
+    checkpoints.commit(tmp_path, _of(1, 8, FIRST), _write)
+    checkpoints.commit(tmp_path, _of(2, 8, FIRST, SECOND), lambda aside: (aside / "part").write_text("second"))
+    (found,) = checkpoints.checkpoints(tmp_path)
+    assert (found.ledger().incarnation, (found.directory / "part").read_text()) == (2, "second")
+
+
+def test_a_superseded_trainer_cannot_take_the_place_of_its_successors_checkpoint(tmp_path: Path) -> None:
+    def frozen_while_it_writes() -> None:
+        with committed(tmp_path / "global_step_8", owner="1", replaces=False) as aside:
+            _write(aside)
+            checkpoints.commit(tmp_path, _of(2, 8, FIRST, SECOND), _write)
+
+    with pytest.raises(FileExistsError, match="written by another"):
+        frozen_while_it_writes()
+    assert checkpoints.checkpoints(tmp_path)[-1].ledger().incarnation == 2
+    assert checkpoints.leftovers(tmp_path) == []
+
+
+def test_a_step_committed_twice_renews_its_ledger_and_keeps_its_model(tmp_path: Path) -> None:
+    checkpoints.commit(tmp_path, _of(1, 4, FIRST), _write)
+    later = _of(2, 4, FIRST, SECOND)
+    later.sequences.add(range(1, 9))
+    checkpoints.commit(tmp_path, later, lambda aside: pytest.fail("the model is there already"))
+    (found,) = checkpoints.checkpoints(tmp_path)
+    assert found.ledger() == later
+    assert found.damage(is_thorough=True) == []
+
+
+def test_damage_is_named(tmp_path: Path) -> None:
+    found = checkpoints.commit(tmp_path, Ledger(step=1), _write)
+    (found.directory / "part").write_text("Xtate")
+    assert found.damage() == []
+    assert found.damage(is_thorough=True) == ["part: its contents have changed since it was written"]
+    (found.directory / "part").write_text("st")
+    assert found.damage() == ["part has 2 bytes, not 5"]
+    (found.directory / "part").unlink()
+    assert found.damage() == ["part is not there"]

@@ -1,5 +1,8 @@
 """Batches are a function of the stream's order and the ledger; nothing is trained twice, nothing stalls."""
 
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
 from services.trainer.intake import Intake
 from services.trainer.ledger import Ledger
 
@@ -76,3 +79,68 @@ def test_what_is_left_at_the_end_is_one_smaller_batch(group) -> None:
     assert intake.ready == 0
     assert len(intake.take().experiences) == 4
     assert intake.take().entries == []
+
+
+def test_an_answer_to_an_abandoned_task_is_trained_once_and_no_longer_filtered(group, abandoned) -> None:
+    ledger = Ledger()
+    intake = Intake(ledger, 4, RUN)
+    intake.offer(1, abandoned(0))
+    intake.commit(intake.take(), 1)
+    assert (ledger.counts.filtered, ledger.abandoned) == ({"abandoned": 4}, {0: 4})
+    resumed = Intake(Ledger.from_json(ledger.to_json()), 4, RUN)
+    resumed.offer(2, group(0))
+    resumed.offer(3, group(0))
+    batch = resumed.take()
+    assert [entry.fate for entry in (*batch.entries, *resumed.take().entries)] == ["trained", "duplicate"]
+    ledger.record(batch.entries)
+    assert (ledger.counts.trained, ledger.counts.filtered, ledger.abandoned) == (4, {}, {})
+
+
+def test_a_batch_that_was_closed_short_is_closed_there_again(group) -> None:
+    ledger = Ledger()
+    first = Intake(ledger, 8, RUN)
+    first.offer(1, group(0))
+    first.commit(first.take(), 1)
+    assert ledger.short_batches == [1]
+    again = Intake(Ledger(), 8, RUN, ledger.short_batches)
+    for sequence in (1, 2, 3):
+        again.offer(sequence, group(sequence))
+    assert [len(again.take().groups) for _ in range(2)] == [1, 2]
+
+
+def test_the_steps_of_the_stream_bound_the_versions_that_can_exist(group) -> None:
+    intake = Intake(Ledger(step=5), 8, RUN)
+    seen = []
+    for sequence in range(1, 6):
+        seen.append(intake.steps)
+        intake.offer(sequence, group(sequence))
+    assert seen == [5, 5, 6, 6, 7]
+
+
+KINDS = st.sampled_from(["group", "abandoned", "garbage"])
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(st.lists(st.tuples(KINDS, st.integers(0, 9)), max_size=30), st.data())
+def test_a_trainer_that_dies_anywhere_makes_the_same_batches(group, abandoned, stream, data) -> None:
+    make = {"group": group, "abandoned": abandoned, "garbage": lambda ordinal: None}
+    messages = [make[kind](ordinal) for kind, ordinal in stream]
+    whole = _trained(Ledger(), messages, steps=len(messages))
+    ledger = Ledger()
+    done = _trained(ledger, messages, steps=data.draw(st.integers(0, len(whole))))
+    resumed = Ledger.from_json(ledger.to_json())
+    assert done + _trained(resumed, messages, steps=len(messages)) == whole
+
+
+def _trained(ledger: Ledger, messages: list, steps: int) -> list[list[tuple[int, int | None, str]]]:
+    """The entries of each batch, of the `steps` first that close; the stream is read from the ledger's floor."""
+    intake = Intake(ledger, 8, RUN)
+    start = ledger.sequences.floor
+    for sequence, message in list(enumerate(messages, start=1))[start - 1 :]:
+        intake.offer(sequence, message)
+    batches = []
+    while intake.ready and len(batches) < steps:
+        batch = intake.take()
+        intake.commit(batch, ledger.step + 1)
+        batches.append([(entry.sequence, entry.ordinal, entry.fate) for entry in batch.entries])
+    return batches

@@ -1,0 +1,201 @@
+"""The fate of every message of an experience stream, worked out from the stream alone.
+
+It says by its own few rules what the trainer's ledger must say, so that the two can be held against each other: the
+first answer of a task counts, later ones are duplicates; an abandoned task is filtered, unless it is answered later.
+"""
+
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from bus.port import Delivery
+from schemas.experiences import GroupSampled, TaskAbandoned
+from schemas.state import Counts
+from services.trainer.ledger import Ledger, Numbers
+
+TRAINED, DUPLICATE, QUARANTINED, ABANDONED = "trained", "duplicate", "quarantined", "abandoned"
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One message of the stream, without its tensors. `ordinal` is None where it could not be read.
+
+    `owed` is what it counts for in a batch, in experiences; `versions` counts its tokens by the weights that sampled
+    them.
+    """
+
+    sequence: int
+    ordinal: int | None = None
+    is_answer: bool = False
+    experiences: int = 0
+    owed: int = 0
+    tokens: int = 0
+    explorer: str = ""
+    attempt: int = 1
+    versions: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """What a message comes to, and the optimizer step (from 1) whose batch it falls into."""
+
+    seen: Seen
+    name: str
+    step: int
+
+
+def seen(delivery: Delivery, run: str) -> Seen:
+    """What the account needs of a delivery of the experience stream."""
+    message = delivery.message
+    if isinstance(message, TaskAbandoned) and message.run == run:
+        return Seen(
+            sequence=delivery.sequence,
+            ordinal=message.task.ordinal,
+            owed=message.repeat_times,
+            explorer=message.explorer,
+            attempt=message.attempts,
+        )
+    if not isinstance(message, GroupSampled) or message.run != run:
+        return Seen(delivery.sequence)
+    versions: Counter[int] = Counter()
+    for experience in message.experiences:
+        versions.update(experience.token_versions.tolist())
+    return Seen(
+        sequence=delivery.sequence,
+        ordinal=message.task.ordinal,
+        is_answer=True,
+        experiences=len(message.experiences),
+        owed=max(message.repeat_times, len(message.experiences)),
+        tokens=sum(experience.response_length for experience in message.experiences),
+        explorer=message.explorer,
+        attempt=message.attempt,
+        versions=dict(versions),
+    )
+
+
+class Fates:
+    """Gives each message its fate, offered in stream order, beginning after what `base` holds.
+
+    A batch ends when it accounts for `train_batch_size` experiences, and at the sequences `short_batches`. `marks` are
+    checkpoints as (first sequence that it does not hold, step): where the steps do not come out, they are taken over,
+    and the difference is kept in `misplaced` as (sequence, steps by the stream, steps of the checkpoint).
+    """
+
+    def __init__(
+        self,
+        train_batch_size: int,
+        base: Ledger,
+        quarantined: Iterable[int] = (),
+        short_batches: Iterable[int] = (),
+        marks: Iterable[tuple[int, int]] = (),
+    ) -> None:
+        self._size = train_batch_size
+        self._quarantined = frozenset(quarantined)
+        self._short_batches = frozenset(short_batches)
+        self._marks = deque(sorted(marks))
+        self._step = base.step
+        self._owed = 0
+        self.answered = Numbers(base.ordinals.floor, set(base.ordinals.above))
+        self.abandoned = dict(base.abandoned)
+        self.misplaced: list[tuple[int, int, int]] = []
+
+    def of(self, message: Seen) -> Fate:
+        """The fate of the next message."""
+        while self._marks and message.sequence >= self._marks[0][0]:
+            self._compare(*self._marks.popleft())
+        name = self._name(message)
+        fate = Fate(message, name, self._step + 1)
+        if name in (TRAINED, ABANDONED):
+            self._owed += message.owed
+        if self._owed >= self._size or (self._owed and message.sequence in self._short_batches):
+            self._step, self._owed = self._step + 1, 0
+        return fate
+
+    def finish(self) -> None:
+        """Compare with the checkpoints that hold the whole stream."""
+        while self._marks:
+            self._compare(*self._marks.popleft())
+
+    def is_quarantined(self, message: Seen) -> bool:
+        return message.ordinal is None or message.sequence in self._quarantined
+
+    def _name(self, message: Seen) -> str:
+        ordinal = message.ordinal
+        if ordinal is None or self.is_quarantined(message):
+            return QUARANTINED
+        is_late = message.is_answer and ordinal in self.abandoned
+        if ordinal in self.answered and not is_late:
+            return DUPLICATE
+        self.answered.add([ordinal])
+        if message.is_answer:
+            self.abandoned.pop(ordinal, None)
+            return TRAINED
+        self.abandoned[ordinal] = message.owed
+        return ABANDONED
+
+    def _compare(self, sequence: int, step: int) -> None:
+        if (self._step, self._owed) != (step, 0):
+            self.misplaced.append((sequence, self._step, step))
+            self._step, self._owed = step, 0
+
+
+@dataclass
+class Tally:
+    """Counts of fates, in experiences; `quarantined` counts messages, and `withheld` the experiences in those of them
+    that can be read."""
+
+    published: int = 0
+    trained: int = 0
+    duplicates: int = 0
+    quarantined: int = 0
+    withheld: int = 0
+    tokens_trained: int = 0
+    filtered: dict[str, int] = field(default_factory=dict)
+    owed: dict[int, int] = field(default_factory=dict)
+
+    def add(self, fate: Fate) -> None:
+        message = fate.seen
+        self.published += message.experiences
+        if fate.name == TRAINED:
+            self.trained += message.experiences
+            self.tokens_trained += message.tokens
+            self._forgive(message.ordinal)
+        elif fate.name == DUPLICATE:
+            self.duplicates += message.experiences
+        elif fate.name == QUARANTINED:
+            self.quarantined += 1
+            self.withheld += message.experiences
+        elif message.ordinal is not None:
+            self.filtered[ABANDONED] = self.filtered.get(ABANDONED, 0) + message.owed
+            self.owed[message.ordinal] = message.owed
+
+    def _forgive(self, ordinal: int | None) -> None:
+        """A task that is answered after all is not filtered any more."""
+        owed = self.owed.pop(ordinal, 0) if ordinal is not None else 0
+        left = self.filtered.get(ABANDONED, 0) - owed
+        if owed:
+            self.filtered = {rule: n for rule, n in {**self.filtered, ABANDONED: left}.items() if n}
+
+    def counts(self) -> Counts:
+        """As the ledger writes them."""
+        return Counts(
+            trained=self.trained,
+            filtered=dict(self.filtered),
+            quarantined=self.quarantined,
+            duplicates=self.duplicates,
+            tokens_trained=self.tokens_trained,
+        )
+
+    @classmethod
+    def after(cls, base: Ledger) -> "Tally":
+        """A tally that goes on from what a ledger has counted."""
+        counts = base.counts
+        return cls(
+            published=counts.trained + counts.duplicates,
+            trained=counts.trained,
+            duplicates=counts.duplicates,
+            quarantined=counts.quarantined,
+            tokens_trained=counts.tokens_trained,
+            filtered=dict(counts.filtered),
+            owed=dict(base.abandoned),
+        )

@@ -1,0 +1,164 @@
+"""Checkpoints as the trainer makes them: resumed from, committed under its incarnation's fence, and followed by freeing
+what they cover of the experience stream."""
+
+import asyncio
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from bus.port import StreamState
+from bus.subjects import Stream
+from services.config.retention import retention
+from services.runtime.context import Context
+from services.trainer import checkpoints
+from services.trainer.backends.port import Backend
+from services.trainer.freeing import free, freeable, fullness, is_nearly_full
+from services.trainer.incarnation import Incarnation
+from services.trainer.ledger import Ledger, Numbers
+
+log = structlog.get_logger()
+
+
+class CannotResume(Exception):
+    """The checkpoint and the bus do not belong together: going on would lose experiences without a word."""
+
+
+@dataclass(frozen=True)
+class Resumption:
+    """Where the trainer goes on: the ledger, and the directory of the checkpoint that it comes from, if any."""
+
+    ledger: Ledger
+    directory: Path | None = None
+
+
+class Committer:
+    """Commits the checkpoints of one incarnation."""
+
+    def __init__(self, context: Context, backend: Backend, incarnation: Incarnation) -> None:
+        config = context.config
+        self._context = context
+        self._bus = context.bus
+        self._backend = backend
+        self._incarnation = incarnation
+        self._run_dir = config.run_dir
+        self._keep = config.trainer.max_checkpoints_to_keep
+        self._rule = retention(config.buffer.retain, config.bus.max_experience_bytes)
+        self._frees = config.replay is None
+        self._covered = 0
+        self.step = 0
+
+    async def resume(self) -> Resumption:
+        """The newest sound checkpoint in force, or the beginning.
+
+        Raises:
+            CannotResume: the stream lacks what the checkpoint has not seen.
+            Superseded: another trainer has begun meanwhile.
+        """
+        await asyncio.to_thread(checkpoints.sweep, self._run_dir)
+        found = await asyncio.to_thread(self._newest)
+        if found is not None and self._frees:
+            _assert_whole(found.ledger, found.directory, await self._bus.state(Stream.EXPERIENCES))
+        resumed = found or self._beginning()
+        self.step = resumed.ledger.step if found else 0
+        self._covered = resumed.ledger.sequences.floor if found else 0
+        await self._incarnation.goes_on_from(resumed.ledger.step)
+        if resumed.directory is not None:
+            floor = resumed.ledger.sequences.floor
+            log.info("trainer_resuming", step=resumed.ledger.step, sequence=floor, directory=str(resumed.directory))
+        return resumed
+
+    async def save(self, ledger: Ledger) -> float:
+        """Commit a checkpoint of the present step, then free what may be freed. Returns the seconds that it took.
+
+        Raises:
+            Superseded: another trainer has begun.
+        """
+        started = time.monotonic()
+        ledger.run = self._bus.run
+        ledger.incarnation, ledger.lineage = self._incarnation.number, self._incarnation.lineage
+        with self._context.activities.doing("syncing"):
+            await self._incarnation.guard(lambda: asyncio.to_thread(self._commit, ledger))
+        self.step, self._covered = ledger.step, ledger.sequences.floor
+        await self._free()
+        return time.monotonic() - started
+
+    async def makes_room(self, ledger: Ledger) -> bool:
+        """Where the stream is nearly full, free what may go. Whether only a checkpoint now would let more of it go."""
+        if not self._frees or not is_nearly_full(await self._bus.state(Stream.EXPERIENCES)):
+            return False
+        await self._free()
+        state = await self._bus.state(Stream.EXPERIENCES)
+        if ledger.step == self.step or not is_nearly_full(state):
+            return False
+        oldest = ledger.sequences.floor if self._keep == 1 else await self._oldest_kept()
+        is_shrinking = self._rule.kind == "checkpoint" and self._keep > 0
+        return is_shrinking or await freeable(self._bus, self._rule, ledger.sequences.floor, oldest) > state.first
+
+    async def why_full(self, ledger: Ledger, gathered: int) -> str:
+        """What stands in the way where the stream is full and the trainer waits; empty where it is not."""
+        if not self._frees:
+            return ""
+        state = await self._bus.state(Stream.EXPERIENCES)
+        if not is_nearly_full(state):
+            return ""
+        config = self._context.config
+        return fullness(state, config.buffer.retain, ledger.sequences.floor, gathered, config.train_batch_size)
+
+    def _newest(self) -> Resumption | None:
+        if not self._context.config.continue_from_checkpoint:
+            return None
+        for checkpoint in reversed(checkpoints.checkpoints(self._run_dir, self._incarnation.lineage)):
+            damage = checkpoint.damage()
+            if not damage:
+                return Resumption(checkpoint.ledger(), checkpoint.directory)
+            log.error("checkpoint_damaged", step=checkpoint.step, damage=damage, todo="going on from an older one")
+        return None
+
+    def _beginning(self) -> Resumption:
+        """Step 0, or where a replay begins."""
+        replay = self._context.config.replay
+        if replay is None:
+            return Resumption(Ledger(run=self._bus.run))
+        if replay.checkpoint is None:
+            return Resumption(Ledger(run=self._bus.run, sequences=Numbers(floor=replay.from_sequence)))
+        directory = Path(replay.checkpoint)
+        ledger = Ledger.from_json((directory / checkpoints.LEDGER_FILE).read_text(encoding="utf-8"))
+        ledger.run, ledger.lineage = self._bus.run, ()
+        return Resumption(ledger, directory)
+
+    def _commit(self, ledger: Ledger) -> None:
+        checkpoints.commit(self._run_dir, ledger, self._backend.write_checkpoint)
+        checkpoints.prune(self._run_dir, self._keep, ledger.lineage)
+
+    async def _free(self) -> None:
+        """Free what the newest checkpoint covers and `buffer.retain` does not keep."""
+        if self._frees:
+            await free(self._bus, self._rule, self._covered, await self._oldest_kept())
+
+    async def _oldest_kept(self) -> int:
+        kept = await asyncio.to_thread(checkpoints.checkpoints, self._run_dir, self._incarnation.lineage)
+        return min((checkpoint.ledger().sequences.floor for checkpoint in kept), default=0)
+
+
+def newest_on_disk(run_dir: Path) -> Ledger:
+    """The ledger of the latest trainer that has committed anything."""
+    ledgers = [checkpoint.ledger() for checkpoint in checkpoints.committed_checkpoints(run_dir)]
+    return max(ledgers, key=lambda ledger: (ledger.incarnation, ledger.step), default=Ledger())
+
+
+def _assert_whole(ledger: Ledger, directory: Path | None, state: StreamState) -> None:
+    floor = ledger.sequences.floor
+    if state.last + 1 < floor:
+        raise CannotResume(
+            f"{directory} holds the experience stream up to sequence {floor - 1}, and the stream on this bus ends at "
+            f"{state.last}: this is another bus, or its store was removed. Bring the store back, or begin a new run "
+            "under another name"
+        )
+    if state.first > floor:
+        raise CannotResume(
+            f"{directory} goes on at sequence {floor} of the experience stream, and the stream begins at "
+            f"{state.first}: what lies between was freed for a later checkpoint. Resume from that one, or begin a new "
+            "run; buffer.retain=checkpoint keeps what every kept checkpoint needs"
+        )

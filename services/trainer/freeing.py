@@ -1,0 +1,62 @@
+"""Freeing the experience stream, by `buffer.retain`. Only what a committed checkpoint's ledger covers is ever freed."""
+
+import time
+
+import structlog
+
+from bus.port import Bus, StreamState
+from bus.subjects import Stream
+from services.config.retention import Retention
+
+log = structlog.get_logger()
+
+NEARLY_FULL = 0.9
+
+
+def is_nearly_full(state: StreamState) -> bool:
+    """Whether publishers will soon have to wait."""
+    return state.limit_bytes is not None and state.size_bytes > NEARLY_FULL * state.limit_bytes
+
+
+async def freeable(bus: Bus, rule: Retention, covered: int, oldest_kept: int) -> int:
+    """The sequence below which the stream may be freed.
+
+    Args:
+        covered: the ledger's floor of the newest checkpoint.
+        oldest_kept: that of the oldest checkpoint that is kept.
+    """
+    if rule.kind == "all":
+        return 0
+    if rule.kind == "checkpoint":
+        return min(covered, oldest_kept)
+    left_bytes = (await bus.state(Stream.EXPERIENCES)).size_bytes
+    oldest_s = time.time() - rule.amount
+    async for outline in bus.outlines(Stream.EXPERIENCES):
+        is_kept = left_bytes <= rule.amount if rule.kind == "size" else outline.stored_at >= oldest_s
+        if is_kept or outline.sequence >= covered:
+            return min(outline.sequence, covered)
+        left_bytes -= outline.size_bytes
+    return covered
+
+
+async def free(bus: Bus, rule: Retention, covered: int, oldest_kept: int) -> int:
+    """Free what may be freed. Returns how many messages that were."""
+    before = await bus.state(Stream.EXPERIENCES)
+    below = await freeable(bus, rule, covered, oldest_kept)
+    if below <= before.first or before.messages == 0:
+        return 0
+    await bus.purge(Stream.EXPERIENCES, up_to=below)
+    after = await bus.state(Stream.EXPERIENCES)
+    log.info("experiences_freed", below_sequence=below, freed_bytes=before.size_bytes - after.size_bytes)
+    return before.messages - after.messages
+
+
+def fullness(state: StreamState, retain: str, next_sequence: int, gathered: int, wanted: int) -> str:
+    """What a trainer that waits at a full stream tells, and which setting decides."""
+    held = f"the experience stream is full ({state.size_bytes} of {state.limit_bytes} bytes)"
+    if state.first >= next_sequence:
+        return (
+            f"{held}, and no batch fits in it ({gathered} of {wanted} experiences are there): raise "
+            "bus.max_experience_bytes, or make buffer.train_batch_size smaller"
+        )
+    return f"{held} of what buffer.retain={retain} keeps: raise bus.max_experience_bytes, or keep less"

@@ -1,0 +1,112 @@
+"""Where a trainer's experiences come from: the stream of its own run, or that of another run which it replays."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+from bus.jetstream import connect
+from bus.permissions import Role
+from bus.port import Bus, Delivery
+from bus.subjects import Stream
+from schemas.state import ReleaseProgress
+from services.runtime.bus_access import settings
+from services.runtime.context import Context
+from services.runtime.keys import RELEASE
+from services.trainer.config import ReplayConfig
+
+
+class Source(Protocol):
+    """An experience stream, in order."""
+
+    @property
+    def run(self) -> str:
+        """The run whose stream it is."""
+
+    def read(self, start: int) -> AsyncIterator[Delivery]:
+        """From sequence `start` on; ends where nothing more is to be trained on."""
+
+    async def is_over(self, answered_floor: int, read: int) -> bool:
+        """Whether nothing more will come, where all tasks below `answered_floor` are answered and `read` was the last
+        sequence."""
+
+    async def close(self) -> None: ...
+
+
+class OwnStream:
+    """The stream that the explorers of this run fill."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    @property
+    def run(self) -> str:
+        return self._context.bus.run
+
+    def read(self, start: int) -> AsyncIterator[Delivery]:
+        return self._context.bus.read(Stream.EXPERIENCES, start=start)
+
+    async def is_over(self, answered_floor: int, read: int) -> bool:
+        progress = await self._context.release()
+        total = progress.total_tasks if progress and progress.phase != "releasing" else None
+        return total is not None and answered_floor >= total
+
+    async def close(self) -> None:
+        """The bus is the service's."""
+
+
+class ReplayedStream:
+    """A part of another run's stream, read without leaving a trace in that run."""
+
+    def __init__(self, bus: Bus, replay: ReplayConfig, end: int) -> None:
+        self._bus = bus
+        self._replay = replay
+        self._end = end
+        self._is_read = False
+
+    @property
+    def run(self) -> str:
+        return self._replay.source
+
+    async def read(self, start: int) -> AsyncIterator[Delivery]:
+        begun, first = time.time(), None
+        async for delivery in self._deliveries(start):
+            if self._replay.pace == "live":
+                first = first or delivery.stored_at
+                await asyncio.sleep(max(0.0, delivery.stored_at - first - (time.time() - begun)))
+            yield delivery
+        self._is_read = True
+
+    async def _deliveries(self, start: int) -> AsyncIterator[Delivery]:
+        async for delivery in self._bus.read(Stream.EXPERIENCES, start=start, follow=self._replay.follow):
+            if delivery.sequence > self._end and not self._replay.follow:
+                return
+            yield delivery
+
+    async def is_over(self, answered_floor: int, read: int) -> bool:
+        if not self._replay.follow:
+            return self._is_read
+        found = await self._bus.get(RELEASE)
+        ended = found is not None and isinstance(found.message, ReleaseProgress) and found.message.phase == "finished"
+        return ended and read >= (await self._bus.state(Stream.EXPERIENCES)).last
+
+    async def close(self) -> None:
+        await self._bus.close()
+
+
+async def source_of(context: Context) -> Source:
+    """What this trainer reads.
+
+    Raises:
+        BusUnavailable: the source of a replay is not there.
+        BusRefused: it has no streams.
+    """
+    replay = context.config.replay
+    if replay is None:
+        return OwnStream(context)
+    name = f"{context.member.name}-source"
+    url = replay.source_url or context.bus.url
+    reading = settings(context.config, Role.READER, replay.source)
+    bus = await connect(url, replay.source, name=name, settings=reading, observes=True)
+    last = (await bus.state(Stream.EXPERIENCES)).last
+    return ReplayedStream(bus, replay, last if replay.to_sequence is None else min(last, replay.to_sequence))
