@@ -2,13 +2,16 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart test lint check-configs bench bench-explorers bench-stall clean
+.PHONY: help setup quickstart test soak lint check-configs bench bench-explorers bench-stall clean
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 ARGS ?=
+MINUTES ?= 10
+# most tests wait for processes and leases rather than for a core
+WORKERS ?= 3
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -31,7 +34,10 @@ quickstart: setup  ## Fine-tune a small model on this machine's CPU while you wa
 	$(BIN)/trinity run --config configs/quickstart.yaml $(ARGS)
 
 test: setup  ## Run the tests (ARGS='-k codec' chooses)
-	$(BIN)/pytest $(ARGS)
+	$(BIN)/pytest --numprocesses $(WORKERS) --dist loadgroup $(ARGS)
+
+soak: setup  ## Do everything that can happen to run after run, for MINUTES=n (TRINITY_SOAK_SEED=s begins there)
+	TRINITY_SOAK_MINUTES=$(MINUTES) $(BIN)/pytest -q tests/chaos/test_soak.py -k new_seeds $(ARGS)
 
 lint: setup  ## Check style, types and the direction of imports
 	$(BIN)/ruff check .

@@ -5,11 +5,13 @@ a purged message and would swallow the same bytes stored anew.
 """
 
 import asyncio
+import contextlib
 import hashlib
 import math
 import uuid
 from functools import partial
 
+import nats.errors
 import nats.js.errors
 import structlog
 from nats.js import api
@@ -110,16 +112,25 @@ class Blobs:
             consumer, expected = await self._consumer(chunk_subject(self._run, digest, "*"))
             chunks: dict[int, bytes] = {}
             count, seen, end = 0, 0, PullEnd.NO_MORE
-            while seen < expected:
-                pulled = await pull(self._connection, self._stream, consumer, min(16, expected - seen))
-                for msg in pulled.messages:
-                    chunks[int(msg.subject.rpartition(".")[2])] = msg.data
-                    count = int((msg.headers or {}).get("trinity-chunks", 0))
-                seen, end = seen + len(pulled.messages), pulled.end
-                if not pulled.messages:
-                    break
+            try:
+                while seen < expected:
+                    pulled = await pull(self._connection, self._stream, consumer, min(16, expected - seen))
+                    for msg in pulled.messages:
+                        chunks[int(msg.subject.rpartition(".")[2])] = msg.data
+                        count = int((msg.headers or {}).get("trinity-chunks", 0))
+                    seen, end = seen + len(pulled.messages), pulled.end
+                    if not pulled.messages:
+                        break
+            finally:
+                await self._forget(consumer)
             if seen >= expected or (end is PullEnd.NO_MORE and losses == self._connection.losses):
                 return chunks, count
+
+    async def _forget(self, consumer: str) -> None:
+        """Drop a consumer at once: a stream takes a thousand of them, and each read of a blob needs one."""
+        if self._connection.is_connected:
+            with contextlib.suppress(nats.errors.Error, OSError):
+                await self._connection.jetstream.delete_consumer(self._stream, consumer)
 
     async def _consumer(self, subject: str) -> tuple[str, int]:
         name = f"blob-{uuid.uuid4().hex}"

@@ -16,7 +16,7 @@ from nats.aio.msg import Msg
 from bus.asking import unswallowed
 from bus.connection import Connection
 from bus.errors import BusRefused
-from bus.pulling import PullEnd, ending, status
+from bus.pulling import PullEnd, ending, status, unsent
 from bus.settings import MIB
 
 AHEAD = 256
@@ -154,6 +154,5 @@ class Flow:
         if ending(code, description) is not PullEnd.NO_MORE:
             self._is_over = True
             return
-        left = (msg.headers or {}).get("Nats-Pending-Messages")
-        self._owed -= int(left) if left is not None else self._owed
+        self._owed -= unsent(msg, self._owed)
         self._is_oversized = "MaxBytes" in description and not self._has_come and not self._held

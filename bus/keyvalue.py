@@ -5,6 +5,7 @@ immortal. A key that was deleted leaves a marker for a while; for us it does not
 """
 
 import asyncio
+import functools
 import json
 import math
 import re
@@ -208,5 +209,11 @@ def _revised(key: str, payload: bytes, revision: int) -> Revised | None:
     try:
         return Revised(key, decode(payload), revision)
     except SchemaError as error:
-        log.error("key_undecodable", key=key, revision=revision, reason=error.reason)
+        _tell_once(key, revision, error.reason)
         return None
+
+
+@functools.lru_cache(maxsize=1024)
+def _tell_once(key: str, revision: int, reason: str) -> None:
+    """Keys are looked at every second, and garbage under a key that nobody owns stays."""
+    log.error("key_undecodable", key=key, revision=revision, reason=reason)

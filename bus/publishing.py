@@ -6,6 +6,7 @@ from collections.abc import Coroutine, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
+import structlog
 from nats.js import api
 
 from bus.asking import Asker
@@ -20,6 +21,8 @@ from bus.subjects import MESSAGE_IDS, SUBJECTS, Stream, stream_name, token
 from schemas.blobs import BlobClaimed
 from schemas.codec import encode
 from schemas.message import Message
+
+log = structlog.get_logger()
 
 T = TypeVar("T")
 
@@ -59,10 +62,14 @@ class Publisher:
         try:
             acked = await patience.until_answered(request, partial(advice, self._connection, name), limits_itself=True)
         except RevisionConflict:
-            if after is None or await self._id_at(name, after + 1) != headers[api.Header.MSG_ID.value]:
+            if after is None or not await self._is_at(name, after + 1, payload):
                 raise
             return Stored(sequence=after + 1, is_duplicate=True)  # an earlier attempt, whose word was lost
         stored = Stored(sequence=acked["seq"], is_duplicate=bool(acked.get("duplicate")))
+        if stored.is_duplicate and after is not None and not await self._is_at(name, stored.sequence, payload):
+            another = f"{headers[api.Header.MSG_ID.value]}:{uuid.uuid4().hex}"
+            log.warning("id_was_taken", subject=subject, sequence=stored.sequence, todo=f"publishing as {another}")
+            return await self.publish(message, deadline_s, after, another)
         if stored.is_duplicate and CLAIM_HEADER in headers:
             await self._drop_if_unclaimed(name, stored.sequence, headers[CLAIM_HEADER])
         return stored
@@ -102,20 +109,26 @@ class Publisher:
         if headers.get(CLAIM_HEADER) != digest:
             await self._blobs.drop(digest)
 
-    async def _id_at(self, name: str, sequence: int) -> str | None:
-        return (await self._headers_at(name, sequence) or {}).get(api.Header.MSG_ID.value)
+    async def _is_at(self, name: str, sequence: int, payload: bytes) -> bool:
+        """Whether these bytes are stored there: garbage under the id of a message is not that message."""
+        stored = await self._stored_at(name, sequence)
+        return stored is not None and stored.data == payload
 
     async def _headers_at(self, name: str, sequence: int) -> dict[str, str] | None:
         """The headers of a stored message; None where there is none."""
+        stored = await self._stored_at(name, sequence)
+        return None if stored is None else stored.headers or {}
+
+    async def _stored_at(self, name: str, sequence: int) -> api.RawStreamMsg | None:
+        """A stored message; None where there is none."""
 
         async def request() -> api.RawStreamMsg:
             return await self._connection.jetstream.get_msg(name, seq=sequence)
 
         try:
-            stored = await Patience(self._connection, f"look at {name} {sequence}").until_answered(request)
+            return await Patience(self._connection, f"look at {name} {sequence}").until_answered(request)
         except BusRefused:
             return None
-        return stored.headers or {}
 
 
 async def all_or_cancel(coroutines: Sequence[Coroutine[Any, Any, T]]) -> list[T]:

@@ -21,6 +21,7 @@ from bus.settings import MIB
 
 _ANSWER_SLACK_S = 1.0
 _MOST_BYTES = 32 * MIB
+_UNSENT_HEADER = "Nats-Pending-Messages"
 _NANOSECONDS = 1_000_000_000
 
 
@@ -83,21 +84,24 @@ async def pull(
 
 
 async def _collect(arrived: "asyncio.Queue[Msg]", pulled: Pulled, most: int, patience_s: float) -> None:
-    deadline = asyncio.get_running_loop().time() + patience_s
+    """Messages until there are `most`, or a status ends the request. What is on its way then is waited for: the status
+    of a replicated consumer overtakes its messages."""
+    loop = asyncio.get_running_loop()
+    deadline, end = loop.time() + patience_s, PullEnd.SILENCE
     while len(pulled.messages) < most:
         try:
             async with asyncio.timeout_at(deadline):
                 msg = await arrived.get()
         except TimeoutError:
-            pulled.end = PullEnd.SILENCE
+            pulled.end = end
             return
         said = status(msg)
         if said is None:
             pulled.messages.append(msg)
         elif said[0] != "100":
-            pulled.end = ending(*said)
-            return
-    pulled.end = PullEnd.FULL
+            end, deadline = ending(*said), min(deadline, loop.time() + _ANSWER_SLACK_S)
+            most = min(most, most - unsent(msg, most))
+    pulled.end = PullEnd.FULL if end is PullEnd.SILENCE else end
 
 
 def _request(most: int, wait_s: float) -> bytes:
@@ -114,6 +118,12 @@ def status(msg: Msg) -> tuple[str, str] | None:
     if msg.reply or not msg.headers or "Status" not in msg.headers:
         return None
     return msg.headers["Status"], msg.headers.get("Description", "")
+
+
+def unsent(msg: Msg, owed: int) -> int:
+    """How many messages of the request that this status ends will not be sent, of those that are `owed`."""
+    left = (msg.headers or {}).get(_UNSENT_HEADER)
+    return owed if left is None else int(left)
 
 
 def ending(code: str, description: str) -> PullEnd:

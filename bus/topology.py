@@ -48,9 +48,11 @@ def queue_consumer(run: str, taskset_subject: str, terms: LeaseTerms) -> api.Con
     """The consumer that all explorers share for one taskset.
 
     One each, because the consumers of a work queue may not overlap. Delivery has no server-side limit: after it the
-    task would stay in the stream, never delivered, so explorers count attempts themselves.
+    task would stay in the stream, never delivered, so explorers count attempts themselves. What a stranger has put on a
+    longer subject is served apart: a consumer of one name has one filter, and would leave its taskset for it.
     """
-    name = f"explorers-{taskset_subject.rpartition('.')[2]}"
+    taskset = taskset_subject.removeprefix(f"trinity.{token(run)}.tasks.")
+    name = f"explorers-{token(taskset) if '.' in taskset else taskset}"
     return api.ConsumerConfig(
         name=name,
         durable_name=name,

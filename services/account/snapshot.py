@@ -52,7 +52,10 @@ class Snapshot:
 
     @property
     def phase(self) -> str:
-        return self.release.phase if self.release else "starting"
+        """Of the release; a replay has none, and trains from the start."""
+        if self.release is not None:
+            return self.release.phase
+        return "training" if self.train is not None else "starting"
 
     @property
     def quarantined(self) -> int:

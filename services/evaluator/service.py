@@ -33,13 +33,15 @@ class Evaluator:
         self._arrived = asyncio.Event()
         self._seen = WeightVersion()
         self._tasksets: list[Taskset] = []
+        self._known: set[tuple[int, int]] = set()
 
     async def run(self) -> None:
         """Judge until the run is finished, or until asked to leave."""
         with self._context.activities.doing("starting"):
             await self._open_tasksets()
             await self._engine.start()
-        following = asyncio.create_task(self._follow(await self._reported()))
+        self._known = await self._reported()
+        following = asyncio.create_task(self._follow())
         try:
             while not self._context.stopping.is_set():
                 if self._pending:
@@ -47,7 +49,8 @@ class Evaluator:
                     self._pending.popleft()
                     self._say_pending()
                 elif await self._context.phase() == "finished":
-                    return
+                    if not await self._catch_up():
+                        return
                 else:
                     await self._wait(following)
         finally:
@@ -77,16 +80,26 @@ class Evaluator:
         wanted = {taskset.name for taskset in self._tasksets}
         return {key for key, tasksets in judged.items() if tasksets >= wanted}
 
-    async def _follow(self, reported: set[tuple[int, int]]) -> None:
+    async def _follow(self) -> None:
         async for announced in announcements(self._context.bus, start=1):
-            weights = announced.weights
-            key = (weights.incarnation, weights.version)
-            if self._schedule.is_due(announced) and key not in reported:
-                reported.add(key)
-                self._pending.append(announced)
-            self._seen = weights
-            self._say_pending()
+            self._consider(announced)
             self._arrived.set()
+
+    async def _catch_up(self) -> bool:
+        """Take up what was announced before the run was finished. Whether that leaves anything to judge."""
+        async for delivery in self._context.bus.read(Stream.WEIGHTS, follow=False):
+            if isinstance(delivery.message, WeightsAnnounced):
+                self._consider(delivery.message)
+        return bool(self._pending)
+
+    def _consider(self, announced: WeightsAnnounced) -> None:
+        weights = announced.weights
+        key = (weights.incarnation, weights.version)
+        if self._schedule.is_due(announced) and key not in self._known:
+            self._known.add(key)
+            self._pending.append(announced)
+        self._seen = weights
+        self._say_pending()
 
     def _say_pending(self) -> None:
         """Heartbeats name the versions that must not be removed yet, and the newest that has been dealt with."""

@@ -33,6 +33,8 @@ _POLL_S = 0.1
 _LOOK_S = 1.0
 _SAY_AGAIN_S = 30.0
 _FINAL_EVALUATION_S = 600.0
+_EVALUATOR_ABSENCE_S = 60.0
+"""For so long a dead evaluator may be on its way back."""
 
 
 class Synchronizer:
@@ -93,6 +95,7 @@ class Leader:
         self._offers = Offers(context.bus, context.member.name)
         self._recovery = Recovery(context.bus, 0)
         self._members: set[str] = set()
+        self._evaluator_seen_at = float("-inf")
         self._said = ("", 0.0)
         self._finished_training_at: float | None = None
 
@@ -313,7 +316,7 @@ class Leader:
     async def _is_judged(self, final: WeightVersion) -> bool:
         """Whether every eval taskset has a report under the final weights; true where there is nobody to judge."""
         wanted = {taskset.name for taskset in self._context.config.eval_tasksets}
-        if not wanted or not any(name.startswith("evaluator.") for name in self._members):
+        if not wanted or time.monotonic() - self._evaluator_seen_at > _EVALUATOR_ABSENCE_S:
             return True
         async for delivery in self._bus.read(Stream.METRICS, follow=False):
             report = delivery.message
@@ -333,6 +336,8 @@ class Leader:
         for name in sorted(self._members - present):
             log.warning("member_left", member=name)
         self._members = present
+        if any(name.startswith("evaluator.") for name in present):
+            self._evaluator_seen_at = time.monotonic()
 
     async def _say(self, reason: str) -> None:
         """Log what the run waits for when it changes, and again every while; keep it where `status` reads it."""

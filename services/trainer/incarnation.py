@@ -13,6 +13,7 @@ from bus.port import Bus
 from bus.subjects import Stream
 from schemas.message import Message
 from schemas.state import IncarnationTaken, Resumed
+from schemas.weights import WeightsAnnounced
 from services.runtime.context import Superseded
 from services.runtime.keys import INCARNATION
 from services.trainer.ledger import Ledger
@@ -86,11 +87,13 @@ class Incarnation:
 
 
 async def begin(bus: Bus, trainer: str, on_disk: Ledger) -> Incarnation:
-    """Take the next number, after all that the bus and the checkpoints on disk know of."""
+    """Take the next number, after all that the bus and the checkpoints on disk know of. What was announced counts too:
+    the key may have been overwritten by garbage, and a number that came twice would order versions wrongly."""
     while True:
-        held = await bus.get(INCARNATION)
+        held, newest = await bus.get(INCARNATION), await bus.last(Stream.WEIGHTS)
         before = held.message if held and isinstance(held.message, IncarnationTaken) else None
-        number = max(before.incarnation if before else 0, on_disk.incarnation) + 1
+        announced = newest.message.weights.incarnation if newest and isinstance(newest.message, WeightsAnnounced) else 0
+        number = max(before.incarnation if before else 0, on_disk.incarnation, announced) + 1
         lineage = before.lineage if before else on_disk.lineage
         begun = Incarnation(bus, trainer, number, lineage)
         taken = IncarnationTaken(incarnation=number, trainer=trainer, taken_at=time.time(), lineage=lineage)

@@ -29,14 +29,19 @@ def _assert_whole(run: Any) -> None:
 
 
 @pytest.mark.chaos
-@pytest.mark.parametrize("service", ["explorer", "trainer", "synchronizer"])
+@pytest.mark.parametrize("service", ["explorer", "trainer", "synchronizer", "monitor", "evaluator"])
 async def test_a_run_survives_kill_9_of_a_service(start, config, service) -> None:
+    inputs = config["buffer"]["explorer_input"]
+    inputs["eval_tasksets"] = [inputs["taskset"] | {"name": "sums_eval"}] if service == "evaluator" else []
+    config["explorer"]["eval_interval"] = 4
     run = start(config)
     async with run.bus() as bus:
         await run.until(bus, lambda found: found.step >= 3)
         os.kill(await run.pid_of(bus, service), signal.SIGKILL)
         assert await run.ends() == 0
     _assert_whole(run)
+    if service == "evaluator":
+        assert {found["version"] for found in run.summary()["evaluations"]} == {0, 4, 8, 12}
 
 
 @pytest.mark.chaos

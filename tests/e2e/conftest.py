@@ -8,6 +8,13 @@ import pytest
 from services.prepare.tiny import prepare_tiny
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """One after the other: each starts a Ray of its own."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.xdist_group("ray"))
+
+
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("tiny")
