@@ -24,7 +24,7 @@ from bus.reading import LogReader
 from bus.removing import quarantined_claims, remove
 from bus.retrying import Patience
 from bus.settings import BusSettings
-from bus.subjects import Stream, stream_name
+from bus.subjects import FLEETING, Stream, bucket_name, stream_name
 from schemas.codec import encode
 from schemas.message import Message
 from schemas.state import LeaseHeld
@@ -53,7 +53,8 @@ class JetStreamBus:
         self._blobs = Blobs(connection, run)
         self._publisher = Publisher(connection, run, self._blobs)
         self._opener = Opener(run, self._blobs, self._publisher, observes, connection.name)
-        self._store = KeyValue(connection, run)
+        self._store = KeyValue(connection, bucket_name(run))
+        self._members = KeyValue(connection, bucket_name(run, FLEETING))
         self._leases: list[KeyLease] = []
 
     @property
@@ -127,19 +128,19 @@ class JetStreamBus:
         return await remove(self._connection, self._run, self._blobs, stream, sequences)
 
     async def put(self, key: str, message: Message, ttl_s: float | None = None) -> int:
-        return await self._store.put(key, message, ttl_s)
+        return await self._store_of(key).put(key, message, ttl_s)
 
     async def get(self, key: str) -> Revised | None:
-        return await self._store.get(key)
+        return await self._store_of(key).get(key)
 
     async def swap(self, key: str, message: Message, revision: int, ttl_s: float | None = None) -> int:
-        return await self._store.swap(key, message, revision, ttl_s)
+        return await self._store_of(key).swap(key, message, revision, ttl_s)
 
     async def delete(self, key: str) -> None:
-        await self._store.delete(key)
+        await self._store_of(key).delete(key)
 
     async def entries(self, prefix: str) -> list[Revised]:
-        return await self._store.entries(prefix)
+        return await self._store_of(prefix).entries(prefix)
 
     async def lease(self, name: str, holder: str, ttl_s: float, wait: bool = True) -> KeyLease:
         lease = await take(self._store, name, holder, ttl_s, wait)
@@ -173,6 +174,9 @@ class JetStreamBus:
         for lease in self._leases:
             await lease.release()
         await self._connection.close()
+
+    def _store_of(self, key: str) -> KeyValue:
+        return self._members if key.startswith(FLEETING) else self._store
 
     async def _read(
         self, stream: Stream, start: int, last: "asyncio.Task[int] | None"

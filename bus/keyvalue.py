@@ -22,7 +22,6 @@ from bus.connection import Connection
 from bus.errors import BusRefused, RevisionConflict
 from bus.port import Revised
 from bus.retrying import Patience
-from bus.subjects import bucket_name
 from bus.topology import MARKER_TTL_S
 from schemas.codec import decode, encode
 from schemas.errors import SchemaError
@@ -60,11 +59,10 @@ class Raw:
 
 
 class KeyValue:
-    """The store of one run."""
+    """One bucket of a run."""
 
-    def __init__(self, connection: Connection, run: str) -> None:
+    def __init__(self, connection: Connection, bucket: str) -> None:
         self._connection = connection
-        bucket = bucket_name(run)
         self._stream = f"KV_{bucket}"
         self._prefix = f"$KV.{bucket}."
 

@@ -48,12 +48,12 @@ class KeyLease:
 
     async def release(self) -> None:
         """Let the next holder in at once."""
+        was_held = self.is_held
+        self._lost.set()  # ends the renewing even where its cancellation meets the answer and is swallowed
         self._renewing.cancel()
         await asyncio.gather(self._renewing, return_exceptions=True)
-        if not self.is_held:
-            self._lost.set()
+        if not was_held:
             return
-        self._lost.set()
         try:
             await asyncio.wait_for(
                 self._store.delete(lease_key(self._name), self._revision), min(self._ttl_s, _RELEASE_TIMEOUT_S)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from bus.subjects import Stream, bucket_name, stream_name, token
+from bus.subjects import Stream, bucket_name, bucket_names, stream_name, token
 
 
 class Role(StrEnum):
@@ -110,21 +110,22 @@ def permissions(run: str, role: Role) -> Permissions:
     if role is Role.ADMIN:
         return Permissions(publish=(">",), subscribe=(">",))
     rights = RIGHTS[role]
-    root, bucket = f"trinity.{token(run)}", bucket_name(run)
+    root = f"trinity.{token(run)}"
     publish = [f"{root}.{said}" for said in (*rights.says, *(ALL_SAY if rights.writes else ()))]
-    publish += [f"$KV.{bucket}.{key}" for key in rights.writes]
+    publish += [f"$KV.{bucket_name(run, key)}.{key}" for key in rights.writes]
     publish += [request for right in (_looking, _asking) for request in right(run, rights)]
-    watched = (f"{root}.>", f"$KV.{bucket}.>") if rights.watches else ()
+    watched = (f"{root}.>", *(f"$KV.{bucket}.>" for bucket in bucket_names(run))) if rights.watches else ()
     return Permissions(publish=tuple(publish), subscribe=(f"{inbox_prefix(role)}.>", *watched))
 
 
 def _looking(run: str, rights: Rights) -> Iterator[str]:
     """Requests that change nothing: how full streams are, the keys, and the streams that the role reads."""
-    store = f"KV_{bucket_name(run)}"
-    for name in (*(stream_name(run, stream) for stream in Stream), store):
+    stores = [f"KV_{bucket}" for bucket in bucket_names(run)]
+    for name in (*(stream_name(run, stream) for stream in Stream), *stores):
         yield f"$JS.API.STREAM.INFO.{name}"
     yield f"$JS.API.CONSUMER.LIST.{stream_name(run, Stream.TASKS)}"
-    yield from (f"$JS.API.STREAM.MSG.GET.{store}", f"$JS.API.DIRECT.GET.{store}")
+    for store in stores:
+        yield from (f"$JS.API.STREAM.MSG.GET.{store}", f"$JS.API.DIRECT.GET.{store}")
     for stream in dict.fromkeys((*rights.reads, *rights.peeks, Stream.BLOBS)):
         name = stream_name(run, stream)
         yield from (f"$JS.API.STREAM.MSG.GET.{name}", f"$JS.API.DIRECT.GET.{name}", f"$JS.API.DIRECT.GET.{name}.>")

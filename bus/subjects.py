@@ -29,6 +29,11 @@ class Stream(StrEnum):
     BLOBS = "blobs"
 
 
+FLEETING = "member."
+"""Keys below it are set again every few seconds by all members, and have a bucket of their own, of which the server
+need not flush every change to the disk."""
+
+
 @functools.lru_cache(maxsize=1024)
 def token(name: str) -> str:
     """`name` as one token of a subject."""
@@ -42,8 +47,14 @@ def stream_name(run: str, stream: Stream) -> str:
     return f"trinity_{token(run)}_{stream}"
 
 
-def bucket_name(run: str) -> str:
-    return f"trinity_{token(run)}"
+def bucket_name(run: str, key: str = "") -> str:
+    """The key-value bucket in which `key` stands."""
+    return f"trinity_{token(run)}_members" if key.startswith(FLEETING) else f"trinity_{token(run)}"
+
+
+def bucket_names(run: str) -> tuple[str, str]:
+    """Both buckets of a run."""
+    return bucket_name(run), bucket_name(run, FLEETING)
 
 
 def stream_subjects(run: str, stream: Stream) -> list[str]:

@@ -13,7 +13,7 @@ from bus.permissions import Role
 from bus.port import LeaseTerms
 from bus.retrying import Patience
 from bus.settings import BusSettings
-from bus.subjects import Stream, bucket_name, stream_name, stream_subjects, token
+from bus.subjects import FLEETING, Stream, bucket_name, bucket_names, stream_name, stream_subjects, token
 
 log = structlog.get_logger()
 
@@ -26,7 +26,10 @@ QUARANTINE_MEMORY_S = 30 * 24 * 3600.0
 
 _NAME_IN_USE = 10058
 _STORAGE_SHORT = 10047
+_UNCHANGEABLE = 10052
 _NOT_CLUSTERED, _NO_PEERS = 10074, 10005
+
+_FLEETING_NAME = bucket_name("", FLEETING).removeprefix(bucket_name(""))
 
 _NEW, _OLD = api.DiscardPolicy.NEW, api.DiscardPolicy.OLD
 
@@ -40,7 +43,8 @@ def stream_configs(run: str, settings: BusSettings) -> list[api.StreamConfig]:
         _log(run, Stream.METRICS, settings, discard=_OLD, max_bytes=settings.metrics_bytes),
         _log(run, Stream.QUARANTINE, settings, duplicate_window=QUARANTINE_MEMORY_S),
         _log(run, Stream.BLOBS, settings),
-        _store(run, settings),
+        _store(bucket_name(run), settings),
+        members_store(run, settings),
     ]
 
 
@@ -87,7 +91,7 @@ async def check(connection: Connection, run: str) -> None:
     Raises:
         BusRefused: one is missing.
     """
-    for name in (*(stream_name(run, stream) for stream in Stream), f"KV_{bucket_name(run)}"):
+    for name in (*(stream_name(run, stream) for stream in Stream), *map("KV_{}".format, bucket_names(run))):
         await Patience(connection, f"look for {name}").until_answered(_presence(connection, run, name))
 
 
@@ -123,7 +127,10 @@ async def _update(connection: Connection, config: api.StreamConfig) -> None:
     try:
         await connection.jetstream.update_stream(config)
     except nats.js.errors.APIError as error:
-        raise _refusal(config, error) from error
+        if not (config.name or "").endswith(_FLEETING_NAME) or error.err_code != _UNCHANGEABLE:
+            raise _refusal(config, error) from error
+        await connection.jetstream.delete_stream(config.name or "")  # how it persists is fixed, what it holds is not
+        await connection.jetstream.add_stream(config)
     log.info("stream_updated", stream=config.name)
 
 
@@ -173,9 +180,14 @@ def _log(
     )
 
 
-def _store(run: str, settings: BusSettings) -> api.StreamConfig:
-    """The key-value store, as the client's own key-value calls and the `nats` command know it."""
-    bucket = bucket_name(run)
+def members_store(run: str, settings: BusSettings) -> api.StreamConfig:
+    """The bucket of heartbeats. A single server need not flush each: what a power cut takes is said again."""
+    config = _store(bucket_name(run, FLEETING), settings)
+    return dataclasses.replace(config, persist_mode=None if settings.replicas > 1 else api.PersistMode.ASYNC)
+
+
+def _store(bucket: str, settings: BusSettings) -> api.StreamConfig:
+    """A key-value bucket, as the client's own key-value calls and the `nats` command know it."""
     return dataclasses.replace(
         api.StreamConfig(),
         name=f"KV_{bucket}",

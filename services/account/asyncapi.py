@@ -124,9 +124,9 @@ def _blobs() -> Document:
 
 def _keys() -> Document:
     """One channel for each key of the run's key-value store."""
-    bucket = bucket_name(_Named().run)
     channels: Document = {}
     for key, kind in KEYS.items():
+        bucket = bucket_name(_Named().run, key)
         name = "key_" + re.sub(r"\.?\{\w+\}", "", key).replace(".", "_")
         channel = _channel(_shown(f"$KV.{bucket}.{key}"), f"KV_{bucket}")
         channels[name] = {**channel, "messages": _references(kind)}

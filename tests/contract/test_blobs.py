@@ -88,3 +88,12 @@ async def test_dropping_a_blob_while_it_is_read_does_not_hang_the_reader(bus):
             assert hashlib.sha256(await reading).hexdigest() == digest
         except BlobMissing:
             pass
+
+
+async def test_reading_leaves_no_consumer_behind_of_which_a_stream_takes_a_thousand(bus, raw):
+    digest = await bus.put_blob(b"bytes")
+    for _ in range(3):
+        assert await bus.get_blob(digest) == b"bytes"
+    with pytest.raises(BlobMissing):
+        await bus.get_blob("0" * 64)
+    assert await raw.jetstream().consumers_info(stream_name(RUN, Stream.BLOBS)) == []

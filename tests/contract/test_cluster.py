@@ -19,7 +19,7 @@ from bus.jetstream import JetStreamBus, connect
 from bus.port import LeaseTerms
 from bus.server import free_port, server_binary
 from bus.settings import KIB, MIB, BusSettings
-from bus.subjects import Stream, bucket_name, stream_name
+from bus.subjects import Stream, bucket_names, stream_name
 
 RUN = "project/name"
 THREE = BusSettings(replicas=3, request_timeout_s=2.0, max_experience_bytes=512 * MIB, terms=LeaseTerms(lease_s=2.0))
@@ -52,7 +52,7 @@ async def in_step(bus: JetStreamBus, stream: str) -> bool:
 
 
 async def test_every_stream_and_the_store_are_on_three_nodes(bus):
-    for name in (*(stream_name(RUN, stream) for stream in Stream), f"KV_{bucket_name(RUN)}"):
+    for name in (*(stream_name(RUN, stream) for stream in Stream), *(f"KV_{bucket}" for bucket in bucket_names(RUN))):
         info = await bus._connection.jetstream.stream_info(name)
         assert (info.config.num_replicas, len(info.cluster.replicas)) == (3, 2), name
 

@@ -1,0 +1,272 @@
+"""What an independent reader concludes: the ledger that the stream makes, held against the one in the checkpoint.
+
+Invariant: the list of faults is empty exactly where every released task has one fate, the weights hold what the ledger
+says, and the stream, the announcements and the quarantine agree with it.
+"""
+
+import hashlib
+import itertools
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from independent import Kept, Observed, body_of
+
+_DTYPES = {"tokens": "<i4", "action_mask": "|u1", "logprobs": "<f4", "token_versions": "<i4"}
+_LOGPROB_SLACK = 1e-3
+_FIELDS = {"position", "prompt_length", "reward", "metrics", "prompt_text", "response_text", "is_truncated", "step"}
+_EXPERIENCE = {*_DTYPES, *_FIELDS, "temperature"}
+_ABOUT = {"run", "task", "repeat_times", "explorer", "retry"}
+_GROUP = _ABOUT | {"incarnation", "experiences", "attempt", "started_at", "finished_at", "tokenizer"}
+_GIVEN_UP = _ABOUT | {"attempts", "error", "abandoned_at"}
+"""The fields of each message, by docs/asyncapi.yaml: one with another field is not a message of version 1."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What the configuration of the run promises. `staleness_bound` is in steps, `max_tokens` for a whole sequence."""
+
+    train_batch_size: int
+    staleness_bound: int | None
+    max_tokens: int
+
+
+@dataclass
+class Computed:
+    """The ledger that the stream makes, without looking at the one in the checkpoint.
+
+    `trained` says at which step each task was; `stale` holds (steps, explorer's incarnation) of every trained token;
+    `digest` is the state of a fake backend after exactly these steps.
+    """
+
+    floor: int = 1
+    step: int = 0
+    trained: dict[int, int] = field(default_factory=dict)
+    times: Counter[int] = field(default_factory=Counter)
+    abandoned: dict[int, int] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
+    unusable: set[int] = field(default_factory=set)
+    stale: Counter[tuple[int, int]] = field(default_factory=Counter)
+    digest: str = hashlib.sha256(b"start").hexdigest()
+
+    @property
+    def ordinals(self) -> set[int]:
+        return set(self.trained) | set(self.abandoned)
+
+
+class Computation:
+    """Takes the messages of the stream in order and makes batches of them, by the rules of docs/guarantees.md."""
+
+    def __init__(self, run: str, terms: Terms, short_batches: set[int]) -> None:
+        self._run = run
+        self._terms = terms
+        self._short_batches = short_batches
+        self._open: list[dict[str, Any]] = []
+        self._owed = 0
+        self.computed = Computed()
+
+    def take(self, kept: Kept) -> None:
+        now = self.computed
+        now.floor = kept.sequence + 1
+        message = self.usable(kept)
+        if message is None:
+            now.unusable.add(kept.sequence)
+            now.counts["quarantined"] += 1
+        elif "experiences" in message:
+            self._answer(message)
+        else:
+            self._abandon(message)
+        is_short = kept.sequence in self._short_batches and self._owed > 0
+        if self._owed >= self._terms.train_batch_size or is_short:
+            self._close()
+
+    def usable(self, kept: Kept) -> dict[str, Any] | None:
+        """The group, or the word that there will be none; None where it is neither."""
+        group, given_up = body_of(kept.whole, "group_sampled"), body_of(kept.whole, "task_abandoned")
+        if group is not None and set(group) <= _GROUP and group.get("run") == self._run:
+            return None if _faults(group, self._terms.max_tokens, self.computed.step) else group
+        if given_up is not None and set(given_up) <= _GIVEN_UP and given_up.get("run") == self._run:
+            return given_up
+        return None
+
+    def _answer(self, group: dict[str, Any]) -> None:
+        now, ordinal, size = self.computed, group["task"]["ordinal"], len(group["experiences"])
+        if ordinal in now.trained:
+            now.counts["duplicates"] += size
+            return
+        now.counts["filtered"] -= now.abandoned.pop(ordinal, 0)
+        now.trained[ordinal] = now.step + 1
+        now.times[ordinal] += 1
+        now.counts["trained"] += size
+        now.counts["tokens_trained"] += sum(len(each["logprobs"]) // 4 for each in group["experiences"])
+        self._open.append(group)
+        self._owed += max(group["repeat_times"], size)
+
+    def _abandon(self, given_up: dict[str, Any]) -> None:
+        now, ordinal = self.computed, given_up["task"]["ordinal"]
+        if ordinal in now.ordinals:
+            return  # a second word about the same task holds no experiences
+        now.abandoned[ordinal] = given_up["repeat_times"]
+        now.counts["filtered"] += given_up["repeat_times"]
+        self._owed += given_up["repeat_times"]
+
+    def _close(self) -> None:
+        now = self.computed
+        hasher = hashlib.sha256(now.digest.encode())
+        for group in self._open:
+            rewards = {each["reward"] for each in group["experiences"]}
+            assert len(rewards) == 1, f"these runs give every answer of a task one reward, and not {rewards}"
+            for each in group["experiences"]:
+                length = len(each["logprobs"]) // 4
+                hasher.update(each["tokens"] + np.zeros(length, np.float32).tobytes())
+                for version in np.frombuffer(each["token_versions"], "<i4").tolist():
+                    now.stale[now.step - version, group["incarnation"]] += 1
+        if self._open:
+            now.digest = hasher.hexdigest()
+        now.step, self._owed, self._open = now.step + 1, 0, []
+
+
+def _faults(group: dict[str, Any], max_tokens: int, newest_version: int) -> list[str]:
+    """Why a group cannot be trained on, by docs/guarantees.md."""
+    try:
+        return [words for each in group["experiences"] for words in _faults_of(each, group, max_tokens, newest_version)]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        return [repr(error)]
+
+
+def _faults_of(each: dict[str, Any], group: dict[str, Any], max_tokens: int, newest: int) -> Iterator[str]:
+    arrays = {name: np.frombuffer(each[name], dtype) for name, dtype in _DTYPES.items()}
+    tokens, versions, logprobs = arrays["tokens"], arrays["token_versions"], arrays["logprobs"]
+    length = len(tokens) - each["prompt_length"]
+    checks = {
+        "fields": set(each) <= _EXPERIENCE,
+        "position": 0 <= each["position"] < group["repeat_times"],
+        "lengths": length >= 1 and {len(arrays[name]) for name in _DTYPES if name != "tokens"} == {length},
+        "room": len(tokens) <= max_tokens and each["prompt_length"] >= 1,
+        "reward": math.isfinite(each["reward"]),
+        "mask": set(arrays["action_mask"].tolist()) <= {0, 1},
+        "tokens": len(tokens) > 0 and int(tokens.min()) >= 0,
+    }
+    yield from (name for name, holds in checks.items() if not holds)
+    if all(checks.values()):
+        if not np.isfinite(logprobs).all() or float(logprobs.max()) > _LOGPROB_SLACK:
+            yield "logprobs"
+        if int(versions.min()) < 0 or int(versions.max()) > newest:
+            yield "versions"
+
+
+def computation_of(observed: Observed, terms: Terms) -> Computation:
+    """What the stream makes of what the checkpoint says it has read: everything below its floor."""
+    floor = observed.ledger["sequences"]["floor"]
+    computation = Computation(observed.run, terms, set(observed.ledger["short_batches"]))
+    for sequence in sorted(observed.experiences):
+        if sequence < floor:
+            computation.take(observed.experiences[sequence])
+    return computation
+
+
+def faults(observed: Observed, terms: Terms) -> list[str]:
+    """Everything that is wrong with a run that is over, in words."""
+    if observed.missed:
+        return [f"the reader was too slow: {observed.missed[:20]} were freed before it came"]
+    if not observed.ledger:
+        return ["no checkpoint was committed"]
+    computation = computation_of(observed, terms)
+    computed = computation.computed
+    return [
+        *_tasks_without_one_fate(observed, computed),
+        *_ledger_apart(observed.ledger, computed),
+        *_weights_apart(observed, computed),
+        *_quarantine_apart(observed, computed),
+        *_announcements_out_of_order(observed.announced),
+        *_stale(observed.announced, computed, terms),
+        *_left_over(observed, computation),
+    ]
+
+
+def _tasks_without_one_fate(observed: Observed, computed: Computed) -> Iterator[str]:
+    released = set(range(observed.release["released"]))
+    for name, numbers in {
+        "lost: released, and neither trained on nor abandoned": released - computed.ordinals,
+        "never released, and yet in the ledger": computed.ordinals - released,
+        "twice: trained on more than once": {n for n, times in computed.times.items() if times > 1},
+        "two fates: trained on and abandoned": set(computed.trained) & set(computed.abandoned),
+        "abandoned, and not in the quarantine": set(computed.abandoned) - observed.abandoned_in_quarantine(),
+    }.items():
+        if numbers:
+            yield f"tasks {sorted(numbers)[:20]} {name}"
+
+
+def _ledger_apart(ledger: dict[str, Any], computed: Computed) -> Iterator[str]:
+    ordinals = ledger["ordinals"]
+    written = set(range(ordinals["floor"])) | set(ordinals["above"])
+    counts = ledger["counts"]
+    for name, told, found in (
+        ("above its floor of sequences", ledger["sequences"]["above"], []),
+        ("ordinals listed below the floor or twice", len(written) - ordinals["floor"], len(ordinals["above"])),
+        ("first sequence that it does not hold", ledger["sequences"]["floor"], computed.floor),
+        ("ordinals that only one of the two holds", sorted(written ^ computed.ordinals), []),
+        ("step", ledger["step"], computed.step),
+        ("abandoned", {int(n): owed for n, owed in ledger["abandoned"].items()}, computed.abandoned),
+        ("filtered", sum(counts["filtered"].values()), computed.counts["filtered"]),
+        *((name, counts[name], computed.counts[name]) for name in ("trained", "duplicates", "tokens_trained")),
+        ("quarantined", counts["quarantined"], computed.counts["quarantined"]),
+    ):
+        if told != found:
+            yield f"the ledger says of {name}: {told}, the stream makes {found}"
+
+
+def _weights_apart(observed: Observed, computed: Computed) -> Iterator[str]:
+    if observed.weights["digest"] != computed.digest:
+        yield f"the weights of step {observed.weights['step']} do not hold what the ledger says, each once, in order"
+
+
+def _quarantine_apart(observed: Observed, computed: Computed) -> Iterator[str]:
+    refused = {sequence for sequence in observed.refused if sequence < computed.floor}
+    if refused - computed.unusable:
+        yield f"sequences {sorted(refused - computed.unusable)} are in the quarantine and can be used"
+    if computed.unusable - refused:
+        yield f"sequences {sorted(computed.unusable - refused)} cannot be used, and are not in the quarantine"
+
+
+def _announcements_out_of_order(announced: list[dict[str, Any]]) -> Iterator[str]:
+    said = [(each["weights"]["incarnation"], each["weights"]["version"], each["is_final"]) for each in announced]
+    for before, after in itertools.pairwise(said):
+        if after <= before:
+            yield f"{after} was announced after {before}"
+
+
+def rolled_back(announced: list[dict[str, Any]]) -> dict[int, int]:
+    """Steps that each incarnation made again: its predecessors' highest version, less the one that it began with."""
+    first: dict[int, int] = {}
+    highest: dict[int, int] = defaultdict(int)
+    for each in announced:
+        incarnation, version = each["weights"]["incarnation"], each["weights"]["version"]
+        first.setdefault(incarnation, version)
+        highest[incarnation] = max(highest[incarnation], version)
+    return {
+        incarnation: max(0, max((highest[n] for n in highest if n < incarnation), default=0) - version)
+        for incarnation, version in first.items()
+    }
+
+
+def _stale(announced: list[dict[str, Any]], computed: Computed, terms: Terms) -> Iterator[str]:
+    """A task that was released before a trainer died may be sampled under the version that its successor began with."""
+    if terms.staleness_bound is None:
+        return
+    again = rolled_back(announced)
+    for (steps, incarnation), tokens in sorted(computed.stale.items()):
+        bound = terms.staleness_bound + again.get(incarnation, 0)
+        if steps > bound:
+            yield f"{tokens} tokens are {steps} steps stale, where {bound} are promised (incarnation {incarnation})"
+
+
+def _left_over(observed: Observed, computation: Computation) -> Iterator[str]:
+    """After the last step nothing may follow that has no fate yet."""
+    for sequence, kept in observed.experiences.items():
+        message = computation.usable(kept) if sequence >= computation.computed.floor else None
+        if message is not None and message["task"]["ordinal"] not in computation.computed.ordinals:
+            yield f"task {message['task']['ordinal']} at sequence {sequence} was never taken up"
