@@ -66,6 +66,10 @@ class VllmEngine:
         return self._tokenizer
 
     async def start(self) -> None:
+        """Load the model in a thread: the heartbeat goes on meanwhile, which may take a minute."""
+        await asyncio.to_thread(self._start)
+
+    def _start(self) -> None:
         _set_environment(self._settings)
         from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.v1.engine.async_llm import AsyncLLM

@@ -33,7 +33,7 @@ _POLL_S = 0.1
 _LOOK_S = 1.0
 _SAY_AGAIN_S = 30.0
 _FINAL_EVALUATION_S = 600.0
-_EVALUATOR_ABSENCE_S = 60.0
+_EVALUATOR_ABSENCE_S = 120.0
 """For so long a dead evaluator may be on its way back."""
 
 

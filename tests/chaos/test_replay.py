@@ -92,8 +92,8 @@ async def test_two_replays_at_once_begin_where_they_are_told_and_survive_a_kill(
     first = start(whole, "replay", "--as", "whole", "--live", file="whole.yaml")
     second = start(later, "replay", "--as", "later", "--from-step", "8", file="later.yaml")
     root = run.config.run_dir.parent
-    assert await second.ends() == 0, second.output
     await _kill_trainer(first, root / "whole")
+    assert await second.ends() == 0, second.output
     assert await first.ends() == 0, first.output
     assert "service_restarting" in first.output
     assert _digest(root / "whole") == _digest(root / "later") == _digest(run.config.run_dir)

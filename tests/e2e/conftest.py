@@ -9,10 +9,14 @@ from services.prepare.tiny import prepare_tiny
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """One after the other: each starts a Ray of its own."""
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.xdist_group("ray"))
+    """One after the other, as each may start a Ray of its own; and before all others, as they take longest."""
+    items.sort(key=lambda item: not _is_here(item))
+    for item in filter(_is_here, items):
+        item.add_marker(pytest.mark.xdist_group("ray"))
+
+
+def _is_here(item: pytest.Item) -> bool:
+    return Path(__file__).parent in item.path.parents
 
 
 @pytest.fixture(scope="session")
