@@ -30,13 +30,14 @@ class Asker:
         self._inbox: str | None = None
         self._asked = 0
         self._waiting: dict[str, asyncio.Future[Msg | str | None]] = {}
+        connection.when_lost.add(self._give_up)
 
     async def publish(self, subject: str, payload: bytes, headers: dict[str, str]) -> dict[str, Any]:
         """The server's acknowledgement of one message. Sends once.
 
         Raises:
-            nats.errors.Error: as the client library's own publish would, within `request_timeout_s`; `Denied` among
-                them.
+            nats.errors.Error: as the client library's own publish would, within `request_timeout_s`, and as soon as the
+                connection breaks; `Denied` among them.
         """
         inbox = self._inbox or await self._listen()
         self._asked += 1
@@ -64,6 +65,10 @@ class Asker:
                 await self._connection.client.subscribe(f"{inbox}.*", cb=self._hear)
                 self._inbox = inbox
         return self._inbox
+
+    def _give_up(self) -> None:
+        for answer in self._waiting.values():
+            _settle(answer, None)
 
     async def _hear(self, msg: Msg) -> None:
         answer = self._waiting.get(msg.subject)

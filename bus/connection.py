@@ -7,6 +7,7 @@ exits and is started again.
 import asyncio
 import re
 import ssl
+from collections.abc import Callable
 from typing import Any
 
 import nats.errors
@@ -41,6 +42,7 @@ class Connection:
         self.client = RefusableClient(self.denials, needs_tls=settings.tls is not None or url.startswith("tls://"))
         self.back = asyncio.Event()
         self.losses = 0
+        self.when_lost: set[Callable[[], None]] = set()
         self._dead: str | None = None
         self._closing = False
         self._refused: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -167,6 +169,8 @@ class Connection:
         was_up = self.back.is_set()
         self.losses += 1
         self.back.clear()
+        for give_up in list(self.when_lost):  # what was asked before will not be answered
+            give_up()
         if was_up and not self._closing:
             log.warning("bus_lost", url=without_password(self.url))
 

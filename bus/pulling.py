@@ -25,6 +25,10 @@ _UNSENT_HEADER = "Nats-Pending-Messages"
 _NANOSECONDS = 1_000_000_000
 
 
+Arrived = asyncio.Queue[Msg | None]
+"""What has come; None where the connection has broken."""
+
+
 class PullEnd(StrEnum):
     """How a pull ended: full, nothing more for now, the consumer is gone, or no word from the server."""
 
@@ -56,11 +60,15 @@ async def pull(
     """
     connection.check()
     client = connection.client
-    arrived: asyncio.Queue[Msg] = asyncio.Queue()
+    arrived: Arrived = asyncio.Queue()
 
     async def arrive(msg: Msg) -> None:
         arrived.put_nowait(msg)
 
+    def give_up() -> None:
+        arrived.put_nowait(None)
+
+    connection.when_lost.add(give_up)
     inbox = client.new_inbox()
     pulled = Pulled()
     subscription = None
@@ -78,14 +86,15 @@ async def pull(
     except nats.errors.Error:
         connection.check()
     finally:
+        connection.when_lost.discard(give_up)
         if subscription is not None:
             await _unsubscribe(subscription)
     return pulled
 
 
-async def _collect(arrived: "asyncio.Queue[Msg]", pulled: Pulled, most: int, patience_s: float) -> None:
-    """Messages until there are `most`, or a status ends the request. What is on its way then is waited for: the status
-    of a replicated consumer overtakes its messages."""
+async def _collect(arrived: Arrived, pulled: Pulled, most: int, patience_s: float) -> None:
+    """Messages until there are `most`, a status ends the request, or the connection breaks: after that none comes. What
+    is on its way at a status is waited for: that of a replicated consumer overtakes its messages."""
     loop = asyncio.get_running_loop()
     deadline, end = loop.time() + patience_s, PullEnd.SILENCE
     while len(pulled.messages) < most:
@@ -94,6 +103,8 @@ async def _collect(arrived: "asyncio.Queue[Msg]", pulled: Pulled, most: int, pat
                 msg = await arrived.get()
         except TimeoutError:
             pulled.end = end
+            return
+        if msg is None:
             return
         said = status(msg)
         if said is None:
@@ -135,11 +146,11 @@ def ending(code: str, description: str) -> PullEnd:
     return PullEnd.GONE
 
 
-def _rest(arrived: "asyncio.Queue[Msg]") -> list[Msg]:
+def _rest(arrived: Arrived) -> list[Msg]:
     rest = []
     while not arrived.empty():
         rest.append(arrived.get_nowait())
-    return [msg for msg in rest if status(msg) is None]
+    return [msg for msg in rest if msg is not None and status(msg) is None]
 
 
 async def _hand_back(messages: list[Msg], unused: Callable[[Msg], Awaitable[None]] | None) -> None:

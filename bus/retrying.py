@@ -11,7 +11,6 @@ import nats.errors
 import nats.js.errors
 import structlog
 
-from bus.asking import unswallowed
 from bus.connection import Connection
 from bus.errors import BusError, BusRefused, BusUnavailable, PublishTimeout, RevisionConflict, StreamFull
 
@@ -113,13 +112,34 @@ class Patience:
                 if limits_itself:
                     return await request()
                 limit_s = 2 * self._connection.settings.request_timeout_s + 1.0
-                return await unswallowed(asyncio.wait_for(request(), limit_s))  # it drops one that meets the answer
+                return await self._answer(asyncio.ensure_future(request()), limit_s)
             except (nats.errors.Error, OSError) as error:
                 self._connection.check()
                 kind = failure(error)
                 if kind not in (Failure.AWAY, Failure.FULL):
                     raise ours(error, self._what) from error
                 await self._wait(kind, error, advice)
+
+    async def _answer(self, asking: "asyncio.Future[T]", limit_s: float) -> T:
+        """What is answered in time, and before the connection breaks: after that no answer comes."""
+        lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def give_up() -> None:
+            if not lost.done():
+                lost.set_result(None)
+
+        self._connection.when_lost.add(give_up)
+        try:
+            await asyncio.wait((asking, lost), timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+            if asking.done():
+                return asking.result()
+            raise TimeoutError
+        finally:
+            self._connection.when_lost.discard(give_up)
+            lost.cancel()
+            if not asking.done():
+                asking.cancel()
+                await asyncio.gather(asking, return_exceptions=True)
 
     async def _wait(self, kind: Failure, error: Exception, advice: Callable[[Failure], Awaitable[str]] | None) -> None:
         now = time.monotonic()

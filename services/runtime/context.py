@@ -12,6 +12,8 @@ from services.runtime.activities import Activities
 from services.runtime.keys import RELEASE
 from services.runtime.member import Member
 
+_OLD_WORD_S = 60.0
+
 
 class Superseded(Exception):
     """Another process has taken this one's part of the run; this one must say nothing more, and says who has."""
@@ -55,8 +57,13 @@ class Context:
         return found.message if found and isinstance(found.message, ReleaseProgress) else None
 
     async def phase(self) -> Phase | None:
+        """The phase of the run. That it was finished before this member came may be about to change: a synchronizer
+        that starts beside it may find more to release. Such an old word counts only after a while."""
         progress = await self.release()
-        return progress.phase if progress else None
+        if progress is None:
+            return None
+        is_old = progress.phase == "finished" and progress.updated_at < self.member.started_at
+        return "draining" if is_old and time.time() - self.member.started_at < _OLD_WORD_S else progress.phase
 
     async def wait(self, seconds: float) -> None:
         """Sleep, or less when the service is asked to stop."""

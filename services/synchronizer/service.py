@@ -61,7 +61,8 @@ class Synchronizer:
     async def _take_lease(self) -> Lease | None:
         """The lease, once it is free; None when the run ended or we were asked to stop meanwhile."""
         ttl_s = self._context.config.synchronizer.lease_ttl
-        was_finished = await self._context.phase() == "finished"
+        before = await self._context.release()
+        was_finished = before is not None and before.phase == "finished"
         taking = asyncio.create_task(self._bus.lease(LEADER, self._context.member.name, ttl_s))
         try:
             while not taking.done():

@@ -12,7 +12,7 @@ from bus.subjects import Stream
 from schemas.state import ReleaseProgress
 from services.runtime.bus_access import settings
 from services.runtime.context import Context
-from services.runtime.keys import RELEASE
+from services.runtime.keys import LEADER, RELEASE
 from services.trainer.config import ReplayConfig
 
 
@@ -48,8 +48,11 @@ class OwnStream:
 
     async def is_over(self, answered_floor: int, read: int) -> bool:
         progress = await self._context.release()
-        total = progress.total_tasks if progress and progress.phase != "releasing" else None
-        return total is not None and answered_floor >= total
+        if progress is None or progress.phase == "releasing" or progress.total_tasks is None:
+            return False
+        leader = await self._context.bus.lease_holder(LEADER)
+        is_said_now = leader is not None and leader.term == progress.term  # an earlier leader may have planned less
+        return is_said_now and answered_floor >= progress.total_tasks
 
     async def close(self) -> None:
         """The bus is the service's."""
