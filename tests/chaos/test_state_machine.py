@@ -162,7 +162,7 @@ class Histories(RuleBasedStateMachine):
         if kept:
             again = kept[which % len(kept)]
             message_id = f"again:{self.draw.getrandbits(64)}" if has_new_id else again.headers.get("Nats-Msg-Id")
-            self._loop_runs(self.reader.store(again.subject, again.payload, message_id))
+            self._loop_runs(self.reader.store(again.subject, again.payload, message_id, again.headers))
 
     @rule(which=WHICH, under_id=st.booleans())
     def garbage_comes(self, which: int, under_id: bool) -> None:

@@ -122,10 +122,13 @@ class IndependentReader:
         """The subject of a key of the run's store."""
         return f"$KV.trinity_{self._token}.{name}"
 
-    async def store(self, subject: str, payload: bytes, message_id: str | None = None) -> int | None:
-        """Publish whatever bytes; the sequence at which they are stored. Repeated while the server is away; None where
-        it has had no room for them for a while."""
-        headers = {"Nats-Msg-Id": message_id} if message_id else None
+    async def store(
+        self, subject: str, payload: bytes, message_id: str | None = None, like: dict[str, str] | None = None
+    ) -> int | None:
+        """Publish whatever bytes, with headers `like` those of another message; the sequence at which they are stored.
+        Repeated while the server is away; None where it has had no room for them for a while."""
+        kept = {name: value for name, value in (like or {}).items() if name.startswith("trinity-")}
+        headers = {**kept, "Nats-Msg-Id": message_id} if message_id else kept
         for _ in range(_ATTEMPTS):
             with contextlib.suppress(*_PASSING):
                 acked = await self._client.jetstream().publish(subject, payload, headers=headers, timeout=2)

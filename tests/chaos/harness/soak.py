@@ -322,7 +322,7 @@ class Soak:
         chosen = self._draw.sample(kept, min(3, len(kept)))
         for number, each in enumerate(chosen):
             message_id = each.headers.get("Nats-Msg-Id") if number == 0 else f"again:{self._draw.getrandbits(64)}"
-            await self.reader.store(each.subject, each.payload, message_id)
+            await self.reader.store(each.subject, each.payload, message_id, each.headers)
         return f"of sequences {[each.sequence for each in chosen]}" if chosen else "nobody has answered yet"
 
     async def _released(self) -> int:
