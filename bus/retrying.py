@@ -137,9 +137,8 @@ class Patience:
         finally:
             self._connection.when_lost.discard(give_up)
             lost.cancel()
-            if not asking.done():
-                asking.cancel()
-                await asyncio.gather(asking, return_exceptions=True)
+            asking.cancel()  # not waited for: one that meets the client's flush is swallowed, and ends by its own limit
+            asking.add_done_callback(_overheard)
 
     async def _wait(self, kind: Failure, error: Exception, advice: Callable[[Failure], Awaitable[str]] | None) -> None:
         now = time.monotonic()
@@ -161,6 +160,12 @@ class Patience:
     def _given_up(self, kind: Failure, error: Exception) -> BusError:
         waited = f"{self._what}: {_words(error)} after {time.monotonic() - self._started:.1f} s"
         return StreamFull(waited) if kind is Failure.FULL else PublishTimeout(waited)
+
+
+def _overheard(asking: "asyncio.Future[T]") -> None:
+    """What became of a request that nobody waits for any more."""
+    if not asking.cancelled():
+        asking.exception()
 
 
 def _words(error: Exception) -> str:
