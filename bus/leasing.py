@@ -130,11 +130,15 @@ async def lease_holder(store: KeyValue, name: str) -> LeaseHeld | None:
 
 
 async def _try(store: KeyValue, name: str, holder: str, ttl_s: float) -> KeyLease | None:
-    """A new term, then the lease under it; None when somebody was quicker."""
+    """A new term, then the lease under it; None when somebody was quicker. What is no lease is written over: it would
+    never expire."""
     try:
+        stands = await store.get(lease_key(name))
+        if stands is not None and isinstance(stands.message, LeaseHeld):
+            return None
         held = await _next_term(store, name, holder)
         asked_at = time.monotonic()
-        revision = await store.swap(lease_key(name), held, 0, ttl_s)
+        revision = await store.swap(lease_key(name), held, stands.revision if stands else 0, ttl_s)
     except RevisionConflict:
         return None
     log.info("lease_taken", name=name, holder=holder, term=held.term)

@@ -25,8 +25,10 @@ class Progress:
     async def take_over(self) -> None:
         """Go on from what the predecessor has recorded, under our own term."""
         held = await self._bus.get(RELEASE)
+        if held:
+            self._revision = held.revision  # also of a message that has no place there: it is written over
         if held and isinstance(held.message, ReleaseProgress):
-            self.now, self._revision = held.message, held.revision
+            self.now = held.message
         await self.save(term=self._lease.term)
 
     async def save(self, **changes: object) -> None:

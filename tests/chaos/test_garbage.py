@@ -13,8 +13,11 @@ from bus.port import Bus, LeaseTerms
 from bus.server import LocalServer
 from bus.settings import BusSettings
 from bus.subjects import MESSAGE_IDS, Stream, task_subject
+from schemas.state import IncarnationTaken
 from schemas.tasks import TaskIdentity, TaskReleased
 from schemas.weights import WeightsAnnounced, WeightVersion
+from services.runtime.keys import LEADER, RELEASE
+from services.synchronizer.progress import Progress
 from services.trainer.incarnation import begin
 from services.trainer.ledger import Ledger
 
@@ -83,3 +86,17 @@ async def test_weights_whose_id_was_taken_by_garbage_are_announced_all_the_same(
     assert newest is not None
     assert newest.message == announced
     assert (await bus.state(Stream.WEIGHTS)).messages == 2
+
+
+async def test_a_message_under_the_key_of_another_is_written_over_by_whoever_owns_it(bus) -> None:
+    stray = IncarnationTaken(incarnation=9, trainer="nobody", taken_at=0.0)
+    await bus.put("lease.synchronizer", stray)
+    await bus.put(RELEASE, stray)
+    async with asyncio.timeout(10):
+        lease = await bus.lease(LEADER, "leader", 5.0)
+    progress = Progress(bus, lease)
+    await progress.take_over()
+    await progress.save(released=4)
+    held = await bus.get(RELEASE)
+    assert (held.message.released, held.message.term) == (4, lease.term)
+    await lease.release()

@@ -194,6 +194,7 @@ async def test_garbage_on_every_subject_is_quarantined_and_stops_nobody(start, c
 
 @pytest.mark.chaos
 async def test_a_second_synchronizer_takes_over_from_a_dead_one(start, config, server) -> None:
+    config["trainer"]["trainer_config"] = {"seconds_per_step": 2.0}  # time to join
     run = start(_side(config, server.url, "both"))
     async with run.bus() as bus:
         await run.until(bus, lambda found: found.step >= 1)

@@ -93,7 +93,8 @@ class SteppedTrainer:
             return False
         await self.incarnation.assert_current()
         batch = self._intake.take()
-        self._backend.train(sequences(batch, self._advantage))
+        if batch.groups:
+            self._backend.train(sequences(batch, self._advantage))
         self._intake.commit(batch, self.step + 1)
         await self.announce()
         return True
