@@ -50,7 +50,7 @@ MESSAGES: dict[str, type[Message]] = {
 
 MAX_DECODED_BYTES = 1 << 30
 _GROUP_FIELDS, _EXPERIENCE_FIELDS = tuple(GroupSampled.model_fields), tuple(Experience.model_fields)
-_ARRAY_FIELDS = ("tokens", "action_mask", "logprobs", "token_versions")
+_ARRAY_FIELDS = ("tokens", "action_mask", "logprobs", "token_versions", "teacher_logprobs")
 _ENVELOPE_KEYS = {"schema", "version", "body"}
 
 M = TypeVar("M", bound=Message)

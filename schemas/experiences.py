@@ -10,11 +10,18 @@ from schemas.message import Message, Value
 from schemas.tasks import TaskIdentity
 
 
+_NONE = np.zeros(0, dtype=np.float32)
+_NONE.setflags(write=False)
+
+
 class Experience(Value):
     """One sampled response of `T` tokens, of which the first `prompt_length` are the prompt.
 
     `action_mask`, `logprobs` (natural log, of the sampling weights) and `token_versions` (the weight version that
     sampled each token) have `T - prompt_length` elements. `logprobs` are those of the distribution at `temperature`.
+    `teacher_logprobs` are those of another model for the same tokens, or empty. Of an episode of several steps, `step`
+    counts from 0, `state` names the state that the step was taken in (equal states have equal names), and
+    `step_reward` is the step's own reward, where there is one beside the episode's `reward`.
     """
 
     position: int = Field(ge=0)
@@ -30,6 +37,9 @@ class Experience(Value):
     is_truncated: bool = False
     step: int = 0
     temperature: FiniteFloat = 1.0
+    teacher_logprobs: Float32Array = Field(default_factory=lambda: _NONE)
+    state: str = ""
+    step_reward: FiniteFloat | None = None
 
     @model_validator(mode="after")
     def _lengths_agree(self) -> Self:
@@ -38,6 +48,8 @@ class Experience(Value):
             raise ValueError(f"{len(self.tokens)} tokens leave no response after a prompt of {self.prompt_length}")
         if not len(self.action_mask) == len(self.logprobs) == len(self.token_versions) == length:
             raise ValueError(self._misfit(length))
+        if len(self.teacher_logprobs) not in (0, length):
+            raise ValueError(f"teacher_logprobs has {len(self.teacher_logprobs)} elements for {length} tokens")
         if self.action_mask.tobytes().translate(None, b"\x00\x01"):
             raise ValueError("action_mask holds a value other than 0 and 1")
         if np.minimum.reduce(self.tokens) < 0:

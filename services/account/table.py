@@ -57,6 +57,9 @@ def row(sequence: int, group: GroupSampled, experience: Experience, stored_at: f
         "prompt_text": experience.prompt_text,
         "response_text": experience.response_text,
         "metrics": sorted(experience.metrics.items()),
+        "teacher_logprobs": experience.teacher_logprobs,
+        "state": experience.state,
+        "step_reward": experience.step_reward,
         "kind": SAMPLED,
         "attempt": group.attempt,
         "started_at": group.started_at,
@@ -144,10 +147,11 @@ def parquet_schema() -> Any:
     columns = dict.fromkeys(("sequence", "ordinal", "batch", "epoch", "index", "incarnation"), whole)
     columns |= dict.fromkeys(("position", "step", "prompt_length", "repeat_times", "attempt", "retry"), whole)
     columns |= dict.fromkeys(("task_id", "taskset", "explorer", "prompt_text", "response_text"), text)
-    columns |= dict.fromkeys(("kind", "run", "tokenizer", "error"), text)
-    columns |= dict.fromkeys(("temperature", "reward", "started_at", "finished_at", "stored_at"), real)
+    columns |= dict.fromkeys(("kind", "run", "tokenizer", "error", "state"), text)
+    columns |= dict.fromkeys(("temperature", "reward", "started_at", "finished_at", "stored_at", "step_reward"), real)
     columns |= {name: pa.list_(pa.int32()) for name in ("tokens", "token_versions")}
-    columns |= {"action_mask": pa.list_(pa.uint8()), "logprobs": pa.list_(pa.float32())}
+    columns |= {name: pa.list_(pa.float32()) for name in ("logprobs", "teacher_logprobs")}
+    columns |= {"action_mask": pa.list_(pa.uint8())}
     columns |= {"is_truncated": pa.bool_(), "metrics": pa.map_(text, real)}
     return pa.schema([(name, columns[name]) for name in row_columns()])
 
@@ -177,6 +181,9 @@ def row_columns() -> tuple[str, ...]:
         "prompt_text",
         "response_text",
         "metrics",
+        "teacher_logprobs",
+        "state",
+        "step_reward",
         "kind",
         "run",
         "repeat_times",

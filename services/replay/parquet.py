@@ -151,6 +151,9 @@ _OF_EXPERIENCE = (
     "is_truncated",
     "prompt_text",
     "response_text",
+    "teacher_logprobs",
+    "state",
+    "step_reward",
 )
 
 

@@ -44,6 +44,10 @@ def _experience(position: int) -> Experience:
         response_text="\\boxed{42} ✓",
         is_truncated=position == 1,
         step=position,
+        temperature=0.5,
+        teacher_logprobs=[-0.25, -2.0, -0.5],
+        state="a1f3",
+        step_reward=0.125,
     )
 
 

@@ -48,6 +48,9 @@ def experiences(draw: st.DrawFn) -> Experience:
         response_text=draw(TEXT),
         is_truncated=draw(st.booleans()),
         step=draw(st.integers(0, 5)),
+        teacher_logprobs=array(np.float32, st.floats(-100, 0, width=32), response if draw(st.booleans()) else 0),
+        state=draw(TEXT),
+        step_reward=draw(st.none() | NUMBERS),
     )
 
 
