@@ -59,7 +59,7 @@ RIGHTS: dict[Role, Rights] = {
     Role.EXPLORER: Rights(
         says=("experiences.*", "metrics.explorer.*"),
         reads=(Stream.WEIGHTS,),
-        writes=("member.explorer.>", "taskset.>", "excused.>"),
+        writes=("member.explorer.>", "taskset.>", "excused.>", "served.>"),
         pulls_tasks=True,
     ),
     Role.TRAINER: Rights(
@@ -76,18 +76,19 @@ RIGHTS: dict[Role, Rights] = {
     ),
     Role.SYNCHRONIZER: Rights(
         says=("tasks.*", "experiences.*", "metrics.synchronizer.*"),  # in `experiences`, that a task is given up
-        reads=(Stream.WEIGHTS, Stream.METRICS),
-        peeks=(Stream.TASKS, Stream.EXPERIENCES),
+        reads=(Stream.WEIGHTS, Stream.METRICS, Stream.EXPERIENCES),
+        peeks=(Stream.TASKS,),
         writes=(
             "member.synchronizer.>",
             "release",
             "lease.synchronizer",
             "term.synchronizer",
             "taskset.>",
+            "chosen.>",
             "excused.>",
         ),
     ),
-    Role.MONITOR: Rights(reads=(Stream.METRICS,), writes=("member.monitor.>",)),
+    Role.MONITOR: Rights(reads=(Stream.METRICS, Stream.EXPERIENCES), writes=("member.monitor.>", "stored")),
     Role.OPERATOR: Rights(
         says=("tasks.*", "experiences.*", "metrics.*.*", "reports.*.*"),
         reads=tuple(Stream),

@@ -13,12 +13,15 @@ from schemas.errors import SchemaError
 from schemas.experiences import Experience, GroupSampled, TaskAbandoned
 from schemas.message import Message
 from schemas.reports import EvaluationReported, MetricsReported, Quarantined
+from schemas.serving import ConversationsFinished, SlotClaimed
 from schemas.state import (
     IncarnationTaken,
     LeaseHeld,
     MemberSeen,
     ReleaseProgress,
+    RowsChosen,
     RunDeclared,
+    StoreProgress,
     TaskExcused,
     TasksetOffered,
     TrainProgress,
@@ -45,6 +48,10 @@ MESSAGES: dict[str, type[Message]] = {
         IncarnationTaken,
         TasksetOffered,
         TaskExcused,
+        StoreProgress,
+        RowsChosen,
+        ConversationsFinished,
+        SlotClaimed,
     )
 }
 

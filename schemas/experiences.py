@@ -9,7 +9,6 @@ from schemas.arrays import Float32Array, Int32Array, MaskArray
 from schemas.message import Message, Value
 from schemas.tasks import TaskIdentity
 
-
 _NONE = np.zeros(0, dtype=np.float32)
 _NONE.setflags(write=False)
 

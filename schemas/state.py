@@ -4,6 +4,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
+from schemas.arrays import Float32Array, Int32Array
 from schemas.message import Message, Value
 from schemas.reports import ServiceName
 from schemas.weights import WeightVersion
@@ -68,6 +69,30 @@ class Segment(Value):
     tasksets: tuple[TasksetShare, ...]
 
 
+class RowsChosen(Message):
+    """Which rows of an adaptive taskset its tasks take, and what that was decided by; written before they are released.
+
+    Of the taskset's tasks in the order of their release, those from `first` on take `rows`, each for the time that
+    `epochs` counts from 0. Of each row of the taskset, `taken` counts how often it was taken, and `alphas` and `betas`
+    are the posterior of its pass rate, in which the experience stream up to `sequence` is counted. `capability` and
+    `weight` are those of the estimate of rows that were not tried lately.
+    """
+
+    schema_name: ClassVar[str] = "rows_chosen"
+
+    taskset: str
+    term: int = Field(ge=1)
+    sequence: int = Field(ge=0)
+    first: int = Field(ge=0)
+    rows: Int32Array
+    epochs: Int32Array
+    taken: Int32Array
+    alphas: Float32Array
+    betas: Float32Array
+    capability: float | None = None
+    weight: float = 0.0
+
+
 class Reissued(Value):
     """A task that was released anew because its message or its answer had been lost."""
 
@@ -75,10 +100,19 @@ class Reissued(Value):
     times: int = Field(ge=1)
 
 
+class Refill(Value):
+    """From the task `first_ordinal` on, `tasks` of those before only make up for experiences that were filtered: a
+    task's place, by which batches are counted, is its ordinal less `tasks`."""
+
+    first_ordinal: int = Field(ge=0)
+    tasks: int
+
+
 class ReleaseProgress(Message):
     """How far the synchronizer has released: tasks `0 .. released-1`, in batches `0 .. batches-1`.
 
     `segments` say from which ordinal on which tasksets are mixed; `reissued` names tasks that were released again.
+    `refills` tell the places of all tasks that are not answered yet, and of the newest batch.
     """
 
     schema_name: ClassVar[str] = "release_progress"
@@ -93,6 +127,7 @@ class ReleaseProgress(Message):
     updated_at: float = 0.0
     segments: tuple[Segment, ...] = ()
     reissued: tuple[Reissued, ...] = ()
+    refills: tuple[Refill, ...] = ()
 
 
 class Counts(Value):
@@ -108,7 +143,12 @@ class Counts(Value):
 class TrainProgress(Message):
     """How far the trainer is: `answered_floor` is the lowest task ordinal that it has not yet seen answered,
     `answered_above` those beyond it that it has; `sequence_floor` is the lowest sequence of the experience stream that
-    is not in the weights, `read_sequence` the last one that was read. `waiting_for` says in words what holds it up."""
+    is not in the weights, `read_sequence` the last one that was read. `waiting_for` says in words what holds it up.
+    `loss` is the policy loss of the last step.
+
+    The tasks that are answered make `batches_closed` batches, trained on or not, and the next one holds `gathered`
+    experiences so far.
+    """
 
     schema_name: ClassVar[str] = "train_progress"
 
@@ -127,6 +167,9 @@ class TrainProgress(Message):
     answered_above: tuple[int, ...] = ()
     read_sequence: int = Field(default=0, ge=0)
     waiting_for: str = ""
+    loss: float | None = None
+    batches_closed: int | None = Field(default=None, ge=0)
+    gathered: int = Field(default=0, ge=0)
 
 
 class Resumed(Value):
@@ -161,6 +204,17 @@ class TasksetOffered(Message):
     config: dict[str, Any]
     offered_by: str
     offered_at: float
+
+
+class StoreProgress(Message):
+    """How far the monitor has written the experience stream to the stores that the configuration names: every message
+    up to `sequence` is in all of them. `waiting_for` says in words which of them cannot be written for now."""
+
+    schema_name: ClassVar[str] = "store_progress"
+
+    sequence: int = Field(ge=0)
+    waiting_for: str = ""
+    updated_at: float = 0.0
 
 
 class TaskExcused(Message):

@@ -17,17 +17,34 @@ from schemas.blobs import BlobClaimed
 from schemas.codec import MESSAGES
 from schemas.message import Message
 from schemas.reports import Quarantined, ServiceName
+from schemas.serving import ConversationsFinished, SlotClaimed
 from schemas.state import (
     IncarnationTaken,
     LeaseHeld,
     MemberSeen,
     ReleaseProgress,
+    RowsChosen,
     RunDeclared,
+    StoreProgress,
     TaskExcused,
     TasksetOffered,
     TrainProgress,
 )
-from services.runtime.keys import DECLARED, EXCUSES, INCARNATION, LEADER, MEMBERS, OFFERS, RECEIPTS, RELEASE, TRAIN
+from services.runtime.keys import (
+    CHOICES,
+    DECLARED,
+    EXCUSES,
+    FINISHED,
+    INCARNATION,
+    LEADER,
+    MEMBERS,
+    OFFERS,
+    RECEIPTS,
+    RELEASE,
+    SLOTS,
+    STORED,
+    TRAIN,
+)
 
 Document = dict[str, Any]
 
@@ -54,6 +71,7 @@ PARAMETERS = {
     "number": "Which chunk of the blob, from 0.",
     "member": "The member's name, escaped as keys are.",
     "ordinal": "The ordinal of the task.",
+    "history": "The id of the database of conversations.",
     "sequence": "The sequence that the message had in the stream.",
 }
 KEYS: dict[str, type[Message]] = {
@@ -61,11 +79,15 @@ KEYS: dict[str, type[Message]] = {
     RELEASE: ReleaseProgress,
     TRAIN: TrainProgress,
     INCARNATION: IncarnationTaken,
+    STORED: StoreProgress,
     lease_key(LEADER): LeaseHeld,
     term_key(LEADER): LeaseHeld,
     f"{MEMBERS}{{service}}.{{member}}": MemberSeen,
     f"{OFFERS}{{taskset}}": TasksetOffered,
+    f"{CHOICES}{{taskset}}": RowsChosen,
     f"{EXCUSES}{{ordinal}}": TaskExcused,
+    f"{FINISHED}{{history}}": ConversationsFinished,
+    f"{SLOTS}{{ordinal}}": SlotClaimed,
     f"{RECEIPTS}{{stream}}.{{sequence}}": Quarantined,
 }
 

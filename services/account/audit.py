@@ -8,6 +8,7 @@ import asyncio
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from bus.port import Bus
@@ -18,7 +19,9 @@ from services.account.fates import seen
 from services.account.quarantine import entries, refused_answers
 from services.account.reckoning import Account, Reckoning
 from services.config.tree import RunConfig
+from services.rollout.plugins import load_plugins
 from services.runtime.keys import INCARNATION, RELEASE, TRAIN
+from services.trainer.pipeline.build import pipeline_of
 
 _ATTEMPTS = 3
 _REASON_CHARACTERS = 80
@@ -56,7 +59,10 @@ async def audit(bus: Bus, config: RunConfig) -> Audit:
 
     Raises:
         UnreadableLedger: a checkpoint's ledger cannot be read.
+        OperatorFailed, PluginError: the experience pipeline is not what the trainer has run.
     """
+    if config.data_processor.experience_pipeline.operators:
+        load_plugins([Path(directory) for directory in config.plugin_dirs])
     train, release, taken = await bus.get(TRAIN), await bus.get(RELEASE), await bus.get(INCARNATION)
     trained = train.message if train and isinstance(train.message, TrainProgress) else None
     released = release.message if release and isinstance(release.message, ReleaseProgress) else None
@@ -87,13 +93,14 @@ async def reckoned(
     refused = await refused_answers(bus)
     queued = (await bus.state(Stream.TASKS)).messages
     stream = await bus.state(Stream.EXPERIENCES)
-    replayed = config.replay is not None  # its ledger is of the stream of another run
+    replayed = config.experience_source != "stream"  # its ledger is of another run's stream, or of rows of data
     reckoning = Reckoning(
         books,
-        config.train_batch_size,
+        config.usual_batch_size,
         first=books.end + 1 if replayed else stream.first,
         refused=refused,
         in_weights_below=train.sequence_floor if train else 0,
+        pipeline=pipeline_of(config),
     )
     last = books.end if replayed else stream.last
     async for delivery in bus.read(Stream.EXPERIENCES, start=max(1, stream.first), follow=False):

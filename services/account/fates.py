@@ -1,10 +1,11 @@
 """The fate of every message of an experience stream, worked out from the stream alone.
 
 It says by its own few rules what the trainer's ledger must say, so that the two can be held against each other: the
-first answer of a task counts, later ones are duplicates; an abandoned task is filtered, unless it is answered later.
+first answer of a task counts, later ones are duplicates; an abandoned task is filtered, unless it is answered later; of
+an answer, the experience pipeline filters some or all.
 """
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -12,16 +13,19 @@ from bus.port import Delivery
 from schemas.experiences import GroupSampled, TaskAbandoned
 from schemas.state import Counts
 from services.trainer.ledger import Ledger, Numbers
+from services.trainer.pipeline.outcome import Experiences
+from services.trainer.pipeline.pipeline import WITHOUT_OPERATORS, Pipeline, counted
 
 TRAINED, DUPLICATE, QUARANTINED, ABANDONED = "trained", "duplicate", "quarantined", "abandoned"
+FILTERED = "filtered"
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One message of the stream, without its tensors. `ordinal` is None where it could not be read.
+    """One message of the stream. `ordinal` is None where it could not be read.
 
-    `owed` is what it counts for in a batch, in experiences; `versions` counts its tokens by the weights that sampled
-    them.
+    `owed` is what it counts for in a batch, in experiences, where nothing of it is filtered. `answers` are the
+    experiences themselves.
     """
 
     sequence: int
@@ -32,16 +36,19 @@ class Seen:
     tokens: int = 0
     explorer: str = ""
     attempt: int = 1
-    versions: Mapping[int, int] = field(default_factory=dict)
+    answers: Experiences = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """What a message comes to, and the optimizer step (from 1) whose batch it falls into."""
+    """What a message comes to, and the optimizer step (from 1) whose batch it falls into: `kept` of its experiences
+    are trained on, `filtered` counts the others by rule."""
 
     seen: Seen
     name: str
     step: int
+    kept: Experiences = ()
+    filtered: Mapping[str, int] = field(default_factory=dict)
 
 
 def seen(delivery: Delivery, run: str) -> Seen:
@@ -57,9 +64,6 @@ def seen(delivery: Delivery, run: str) -> Seen:
         )
     if not isinstance(message, GroupSampled) or message.run != run:
         return Seen(delivery.sequence)
-    versions: Counter[int] = Counter()
-    for experience in message.experiences:
-        versions.update(experience.token_versions.tolist())
     return Seen(
         sequence=delivery.sequence,
         ordinal=message.task.ordinal,
@@ -69,14 +73,15 @@ def seen(delivery: Delivery, run: str) -> Seen:
         tokens=sum(experience.response_length for experience in message.experiences),
         explorer=message.explorer,
         attempt=message.attempt,
-        versions=dict(versions),
+        answers=message.experiences,
     )
 
 
 class Fates:
     """Gives each message its fate, offered in stream order, beginning after what `base` holds.
 
-    A batch ends when it accounts for `train_batch_size` experiences, and at the sequences `short_batches`. `marks` are
+    A batch ends when it accounts for `train_batch_size` experiences, and at the sequences `short_batches`. What is
+    filtered does not count, up to `Pipeline.refill` batches of it in each. `marks` are
     checkpoints as (first sequence that it does not hold, step): where the steps do not come out, they are taken over,
     and the difference is kept in `misplaced` as (sequence, steps by the stream, steps of the checkpoint).
     """
@@ -88,28 +93,47 @@ class Fates:
         quarantined: Iterable[int] = (),
         short_batches: Iterable[int] = (),
         marks: Iterable[tuple[int, int]] = (),
+        pipeline: Pipeline = WITHOUT_OPERATORS,
     ) -> None:
         self._size = train_batch_size
+        self._pipeline = pipeline
         self._quarantined = frozenset(quarantined)
         self._short_batches = frozenset(short_batches)
         self._marks = deque(sorted(marks))
         self._step = base.step
         self._owed = 0
+        self._made_up = 0
         self.answered = Numbers(base.ordinals.floor, set(base.ordinals.above))
         self.abandoned = dict(base.abandoned)
         self.misplaced: list[tuple[int, int, int]] = []
 
-    def of(self, message: Seen) -> Fate:
-        """The fate of the next message."""
+    def of(self, message: Seen, is_held: bool = True) -> Fate:
+        """The fate of the next message. Of an answer that the ledger does not hold, nothing is filtered yet.
+
+        Raises:
+            OperatorFailed: an operator of the pipeline cannot work on it.
+        """
         while self._marks and message.sequence >= self._marks[0][0]:
             self._compare(*self._marks.popleft())
         name = self._name(message)
-        fate = Fate(message, name, self._step + 1)
+        fate = self._judged(message) if name == TRAINED and is_held else Fate(message, name, self._step + 1)
         if name in (TRAINED, ABANDONED):
-            self._owed += message.owed
-        if self._owed >= self._size or (self._owed and message.sequence in self._short_batches):
-            self._step, self._owed = self._step + 1, 0
+            made_up = min(sum(fate.filtered.values()), self._pipeline.refill * self._size - self._made_up)
+            self._made_up += made_up
+            self._owed += message.owed - made_up
+        if self._owed >= self._size:
+            self._close()
+        elif message.sequence in self._short_batches:
+            self._close(is_step=self._owed > 0)
         return fate
+
+    def _judged(self, message: Seen) -> Fate:
+        """What of an answer is trained on at the present step."""
+        passed = self._pipeline.passed(message.answers, self._step + 1)
+        return Fate(message, TRAINED if passed.kept else FILTERED, self._step + 1, passed.kept, passed.filtered)
+
+    def _close(self, is_step: bool = True) -> None:
+        self._step, self._owed, self._made_up = self._step + is_step, 0, 0
 
     def finish(self) -> None:
         """Compare with the checkpoints that hold the whole stream."""
@@ -136,7 +160,7 @@ class Fates:
     def _compare(self, sequence: int, step: int) -> None:
         if (self._step, self._owed) != (step, 0):
             self.misplaced.append((sequence, self._step, step))
-            self._step, self._owed = step, 0
+            self._step, self._owed, self._made_up = step, 0, 0
 
 
 @dataclass
@@ -156,18 +180,25 @@ class Tally:
     def add(self, fate: Fate) -> None:
         message = fate.seen
         self.published += message.experiences
-        if fate.name == TRAINED:
-            self.trained += message.experiences
-            self.tokens_trained += message.tokens
+        if fate.name in (TRAINED, FILTERED):
+            self.trained += len(fate.kept)
+            self.tokens_trained += sum(each.response_length for each in fate.kept)
             self._forgive(message.ordinal)
+            for rule, count in fate.filtered.items():
+                self.filtered = counted(self.filtered, rule, count)
         elif fate.name == DUPLICATE:
             self.duplicates += message.experiences
         elif fate.name == QUARANTINED:
             self.quarantined += 1
             self.withheld += message.experiences
         elif message.ordinal is not None:
-            self.filtered[ABANDONED] = self.filtered.get(ABANDONED, 0) + message.owed
+            self.filtered = counted(self.filtered, ABANDONED, message.owed)
             self.owed[message.ordinal] = message.owed
+
+    @property
+    def accounted(self) -> int:
+        """Experiences of answers that are trained on or filtered."""
+        return self.trained + answers_filtered(self.filtered)
 
     def _forgive(self, ordinal: int | None) -> None:
         """A task that is answered after all is not filtered any more."""
@@ -191,7 +222,7 @@ class Tally:
         """A tally that goes on from what a ledger has counted."""
         counts = base.counts
         return cls(
-            published=counts.trained + counts.duplicates,
+            published=counts.trained + counts.duplicates + answers_filtered(counts.filtered),
             trained=counts.trained,
             duplicates=counts.duplicates,
             quarantined=counts.quarantined,
@@ -199,3 +230,8 @@ class Tally:
             filtered=dict(counts.filtered),
             owed=dict(base.abandoned),
         )
+
+
+def answers_filtered(filtered: Mapping[str, int]) -> int:
+    """Experiences of answers that a rule has left out: all but what abandoned tasks owed."""
+    return sum(count for rule, count in filtered.items() if rule != ABANDONED)

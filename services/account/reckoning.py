@@ -6,12 +6,13 @@ Pure: messages go in, in stream order, and an `Account` comes out.
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from services.account.books import Books
-from services.account.fates import DUPLICATE, QUARANTINED, TRAINED, Fate, Fates, Seen, Tally
+from services.account.fates import DUPLICATE, QUARANTINED, Fate, Fates, Seen, Tally, answers_filtered
 from services.trainer.ledger import Numbers
+from services.trainer.pipeline.pipeline import WITHOUT_OPERATORS, Pipeline
 
 _NAMED = 12
 
@@ -25,6 +26,7 @@ class ExplorerTally:
     abandoned: int = 0
     experiences: int = 0
     trained: int = 0
+    filtered: int = 0
     duplicates: int = 0
     waiting: int = 0
     redelivered: int = 0
@@ -48,7 +50,8 @@ class TaskTally:
 
 @dataclass(frozen=True)
 class Account:
-    """The whole account. Experiences: `published` = trained + duplicates + withheld + waiting, and what is lost.
+    """The whole account. Experiences: `published` = trained + filtered (but for what abandoned tasks owed) +
+    duplicates + withheld + waiting, and what is lost.
 
     `tally` holds what the stream says is in the ledger; `uncommitted` of the `waiting` are in the trainer's weights but
     in no checkpoint yet. `staleness` counts trained tokens by the step that trained them, less 1, less the version that
@@ -114,7 +117,7 @@ class Reckoning:
     """Takes the messages of a stream that begins at sequence `first`, in order, and closes the account.
 
     `refused` are the sequences of messages that can be read but were quarantined; `in_weights_below` is the first
-    sequence that the running trainer has not trained on yet.
+    sequence that the running trainer has not trained on yet; `pipeline` is that of the messages.
     """
 
     def __init__(
@@ -124,6 +127,7 @@ class Reckoning:
         first: int = 1,
         refused: Iterable[int] = (),
         in_weights_below: int = 0,
+        pipeline: Pipeline = WITHOUT_OPERATORS,
     ) -> None:
         self._books = books
         self._ledger = books.ledger
@@ -131,7 +135,7 @@ class Reckoning:
         self._base = books.base(first)
         self._in_weights_below = in_weights_below
         marks = [(kept.sequences.floor, kept.step) for kept in books.kept if kept.step > self._base.step]
-        self._fates = Fates(train_batch_size, self._base, refused, self._ledger.short_batches, marks)
+        self._fates = Fates(train_batch_size, self._base, refused, self._ledger.short_batches, marks, pipeline)
         self._tally = Tally.after(self._base)
         self._held = Numbers(self._base.ordinals.floor, set(self._base.ordinals.above))
         self._next = self._ledger.sequences.floor
@@ -150,7 +154,7 @@ class Reckoning:
         """The next message."""
         self._look_for_gaps(message.sequence)
         is_held = message.sequence in self._ledger.sequences
-        fate = None if message.sequence in self._base.sequences else self._fates.of(message)
+        fate = None if message.sequence in self._base.sequences else self._fates.of(message, is_held)
         if is_held:
             self._check(message)
         elif message.sequence < self._books.end:
@@ -166,7 +170,8 @@ class Reckoning:
         self._look_for_gaps(last + 1)
         self._fates.finish()
         unlisted = sum(message.experiences for message in self._unlisted)
-        missed = self._tally.trained - self._ledger.counts.trained
+        counts = self._ledger.counts
+        missed = self._tally.accounted - counts.trained - answers_filtered(counts.filtered)
         phantoms = set(self._phantoms())
         shadowed = sum(experiences for ordinal, experiences in self._waiting.items() if ordinal in phantoms)
         return Account(
@@ -199,7 +204,7 @@ class Reckoning:
         if ordinal is None or self._fates.is_quarantined(message) or not self._books.knows_ordinals:
             return
         if ordinal not in self._ledger.ordinals:
-            self._unlisted.append(message)
+            self._unlisted.append(replace(message, answers=()))
         if ordinal in self._books.repeated.get("ordinals", ()):
             self._repeated += message.experiences
 
@@ -209,9 +214,8 @@ class Reckoning:
         if message.ordinal is not None and fate.name != QUARANTINED:
             self._held.add([message.ordinal])
             self._answers[message.ordinal].append(message.sequence)
-        if fate.name == TRAINED:
-            for version, tokens in message.versions.items():
-                self._staleness[fate.step - 1 - version] += tokens
+        for kept in fate.kept:
+            self._staleness.update((fate.step - 1 - kept.token_versions).tolist())
 
     def _wait(self, fate: Fate) -> None:
         message = fate.seen
@@ -235,7 +239,8 @@ class Reckoning:
         tally.redelivered += message.is_answer and message.attempt > 1
         tally.waiting += 0 if is_held else message.experiences
         if fate is not None and is_held:
-            tally.trained += message.experiences if fate.name == TRAINED else 0
+            tally.trained += len(fate.kept)
+            tally.filtered += sum(fate.filtered.values())
             tally.duplicates += message.experiences if fate.name == DUPLICATE else 0
 
     def _tasks(self, released: int, queued: int, reissued: int) -> TaskTally:

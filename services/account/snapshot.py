@@ -51,6 +51,15 @@ class Snapshot:
         return sum(member.detail.get("tokens_sampled", 0.0) for member in self.members if member.service == "explorer")
 
     @property
+    def tokens_trained(self) -> float:
+        return float(self.train.counts.tokens_trained) if self.train else 0.0
+
+    @property
+    def is_unscored(self) -> bool:
+        """Whether the run learns, and nothing that it learns from has a reward: it trains on rows of data."""
+        return self.train is not None and self.train.reward is None and self.train.loss is not None
+
+    @property
     def phase(self) -> str:
         """Of the release; a replay has none, and trains from the start."""
         if self.release is not None:
@@ -91,6 +100,7 @@ class Snapshot:
             "version": self.newest.weights.version if self.newest else None,
             "incarnation": self.newest.weights.incarnation if self.newest else None,
             "reward": train.reward if train else None,
+            "loss": train.loss if train else None,
             "staleness": train.staleness if train else None,
             "tasks": {
                 "released": release.released if release else 0,

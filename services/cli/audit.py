@@ -37,12 +37,14 @@ def add_to(app: typer.Typer) -> None:
 async def _audit(config: RunConfig, as_json: bool) -> int:
     from services.account.audit import audit as audited
     from services.account.books import UnreadableLedger
+    from services.rollout.errors import PluginError
     from services.runtime.bus_access import join_for_reading
+    from services.trainer.pipeline.outcome import OperatorFailed
 
     bus, server = await join_for_reading(config, "audit")
     try:
         found = await audited(bus, config)
-    except UnreadableLedger as error:
+    except (UnreadableLedger, OperatorFailed, PluginError) as error:
         print(f"error: {error}", file=sys.stderr)
         return EXIT_UNSOUND
     finally:
@@ -101,7 +103,7 @@ def _numbers(found: "Audit") -> "Table":
     rows = [
         ("published", experiences["published"], ""),
         ("trained", experiences["trained"], f"{account.tally.tokens_trained} tokens"),
-        *((f"filtered: {rule}", number, "owed by these tasks") for rule, number in experiences["filtered"].items()),
+        *((f"filtered: {rule}", number, _filtered_by(rule)) for rule, number in experiences["filtered"].items()),
         ("duplicates", experiences["duplicates"], "answers of tasks that had one"),
         ("withheld", experiences["withheld"], "in quarantined messages that can be read"),
         ("waiting", experiences["waiting"], _waiting_experiences(found)),
@@ -114,6 +116,10 @@ def _numbers(found: "Audit") -> "Table":
     for position, (stream, reason, number) in enumerate(reasons):
         shown.add_row("" if position else "quarantine", stream, str(number), one_line(reason))
     return shown
+
+
+def _filtered_by(rule: str) -> str:
+    return "owed by these tasks" if rule == "abandoned" else "left out of answers by the experience pipeline"
 
 
 def _waiting_tasks(found: "Audit") -> str:
@@ -153,7 +159,7 @@ def _explorers(found: "Audit") -> "Table":
 
     shown = Table(box=None, pad_edge=False)
     shown.add_column("explorer")
-    names = ("groups", "redelivered", "abandoned", "experiences", "trained", "duplicates", "waiting")
+    names = ("groups", "redelivered", "abandoned", "experiences", "trained", "filtered", "duplicates", "waiting")
     for name in names:
         shown.add_column(name, justify="right")
     for explorer, tally in sorted(found.account.explorers.items()):

@@ -1,6 +1,7 @@
 """The experience stream in a person's hands: `trinity export`, `import`, `rescore` and `view`."""
 
 import asyncio
+import itertools
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -62,13 +63,15 @@ def export(
 
 
 def import_(
-    file: Annotated[Path, typer.Argument(help="A file that `trinity export` has written.")],
+    file: Annotated[
+        str, typer.Argument(help="A file that `trinity export` has written, or a store that a run has filled.")
+    ],
     config: ConfigOption,
     as_: AsOption,
     append: AppendOption = False,
     set_: SetOption = None,
 ) -> None:
-    """Publish an exported file into the experience stream of a new run, in order, each experience once."""
+    """Publish stored experiences into the experience stream of a new run, in order, each experience once."""
     from services.replay.opening import as_run
 
     asyncio.run(_import(file, as_run(loaded(config, set_).config, as_), append))
@@ -114,9 +117,17 @@ def view(
     limit: Annotated[int, typer.Option("--limit", "-n", help="How many experiences.")] = 8,
     from_sequence: FromOption = None,
     to_sequence: ToOption = None,
+    store: Annotated[
+        str | None,
+        typer.Option("--store", help="A database (sqlite:///FILE.db) or a file, not the stream."),
+    ] = None,
     set_: SetOption = None,
 ) -> None:
     """Print experiences readably: prompt, response and reward."""
+    chosen = loaded(config, set_).config
+    if store is not None:
+        _view_store(store, chosen.run_name, limit, from_sequence or 1, to_sequence)
+        return
 
     async def work(bus: Bus) -> None:
         from services.account.table import rows
@@ -130,7 +141,24 @@ def view(
         if shown == 0:
             typer.echo("no experiences there")
 
-    asyncio.run(_with_bus(loaded(config, set_).config, work))
+    asyncio.run(_with_bus(chosen, work))
+
+
+def _view_store(path: str, run: str, limit: int, first: int, last: int | None) -> None:
+    """The experiences of `run` in a database, or all of a file."""
+    from services.account.table import SAMPLED
+    from services.store.build import stored_rows
+    from services.store.place import place_of
+
+    place = place_of(path)
+    items = stored_rows(place, run if place.kind == "sql" else None, first)
+    within = itertools.takewhile(lambda item: last is None or item["sequence"] <= last, items)
+    shown = 0
+    for item in itertools.islice((item for item in within if item["kind"] == SAMPLED), limit):
+        shown += 1
+        typer.echo(_readable(item))
+    if shown == 0:
+        typer.echo("no experiences there")
 
 
 def add_to(app: typer.Typer) -> None:
@@ -140,16 +168,19 @@ def add_to(app: typer.Typer) -> None:
     app.command()(view)
 
 
-async def _import(file: Path, target: RunConfig, append: bool) -> None:
+async def _import(file: str, target: RunConfig, append: bool) -> None:
     from services.replay.carrying import carry, check_room
     from services.replay.opening import target_of
-    from services.replay.parquet import answers, number_of_rows
+    from services.store.build import stored_answers
+    from services.store.place import place_of
 
-    total = number_of_rows(file)
+    place = place_of(file)
+    answers = (answer for _, answer in stored_answers(place, target.run_name))
+    first = next(answers, None)  # what is no store is told before anything is made
     async with target_of(target) as bus:
         already = await check_room(bus, append)
-        tell = _telling(f"of {total} experiences imported")
-        _say(await carry(bus, _one_by_one(answers(file, bus.run)), already, tell), bus.run)
+        every = itertools.chain([] if first is None else [first], answers)
+        _say(await carry(bus, _one_by_one(every), already, _telling("experiences imported")), bus.run)
 
 
 async def _rescore(

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from services.cli.options import ConfigOption, SetOption, loaded
+from services.cli.options import ConfigOption, SetOption, loaded, loaded_whole
 
 
 def check(
@@ -18,12 +18,15 @@ def check(
     from services.config.availability import unavailable
     from services.config.show import render
 
-    found = loaded(file, set_)
-    typer.echo(render(found))
-    for note in found.notes:
-        typer.echo(f"note: {note}")
-    for missing in unavailable(found.config):
-        typer.echo(f"note: `trinity run` would refuse this: {missing}")
+    found = loaded_whole(file, set_)
+    for number, each in enumerate(found.stages or (found,), start=1):
+        if found.stages:
+            typer.echo(f"# stage {number} of {len(found.stages)}: {each.config.run_name}")
+        typer.echo(render(each))
+        for note in each.notes:
+            typer.echo(f"note: {note}")
+        for missing in unavailable(each.config):
+            typer.echo(f"note: `trinity run` would refuse this: {missing}")
 
 
 def status(

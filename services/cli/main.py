@@ -4,7 +4,7 @@ import sys
 
 import typer
 
-from services.cli import audit, bus, checkpoints, data, inspect, nodes, prepare, quarantine, replay, run
+from services.cli import audit, bus, checkpoints, data, debug, inspect, nodes, prepare, quarantine, replay, run
 
 app = typer.Typer(
     name="trinity",
@@ -15,7 +15,7 @@ app = typer.Typer(
     epilog="Begin with: trinity prepare, then trinity run --config configs/quickstart.yaml",
 )
 
-for module in (run, nodes, bus, inspect, audit, checkpoints, quarantine, data, replay, prepare):
+for module in (run, debug, nodes, bus, inspect, audit, checkpoints, quarantine, data, replay, prepare):
     module.add_to(app)
 
 
@@ -24,10 +24,11 @@ def main() -> None:
     from bus.errors import BusError
     from services.config.errors import ConfigError
     from services.replay.errors import ReplayError
+    from services.store.errors import StoreError
 
     try:
         app()
-    except (ConfigError, ReplayError) as error:
+    except (ConfigError, ReplayError, StoreError) as error:
         sys.exit(_said(str(error)))
     except BusError as error:
         sys.exit(_said(f"bus: {error}"))

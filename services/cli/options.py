@@ -1,5 +1,7 @@
 """The options that several commands share, and how a configuration is read from them."""
 
+import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -23,14 +25,39 @@ PluginOption = Annotated[
 
 
 def loaded(path: Path, overrides: list[str] | None, plugin_dirs: list[Path] | None = None) -> Loaded:
-    """The checked configuration, with logs set up as it says."""
+    """The checked configuration, with logs set up as it says. Of several stages, the first that is not over."""
+    found = loaded_whole(path, overrides, plugin_dirs)
+    return _at_stage(found) if found.stages else found
+
+
+def loaded_whole(path: Path, overrides: list[str] | None, plugin_dirs: list[Path] | None = None) -> Loaded:
+    """The checked configuration with all its stages, and logs set up as it says."""
     found = load(path, overrides or ())
     configure_logs(found.config.log.level)
     if plugin_dirs:
         directories = [*found.config.plugin_dirs, *(str(directory.absolute()) for directory in plugin_dirs)]
-        config = found.config.model_copy(update={"plugin_dirs": directories})
-        return Loaded(found.source, config, found.origins, found.notes)
+        return _with_plugins(found, directories)
     return found
+
+
+def _with_plugins(found: Loaded, directories: list[str]) -> Loaded:
+    update = {"plugin_dirs": directories}
+    return replace(
+        found,
+        config=found.config.model_copy(update=update),
+        given=found.given.model_copy(update=update),
+        stages=tuple(_with_plugins(stage, directories) for stage in found.stages),
+    )
+
+
+def _at_stage(found: Loaded) -> Loaded:
+    """As if the file held only the stage that is being worked on; where all are over, the last."""
+    from services.launcher.stages import current
+
+    place = asyncio.run(current(found.stages))
+    name = place.config.run_name
+    typer.echo(f"note: stage {place.number} of {len(found.stages)}: {name}", err=True)
+    return replace(found.stages[place.number - 1], config=place.config)
 
 
 def available(found: Loaded) -> RunConfig:

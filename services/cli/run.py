@@ -4,30 +4,34 @@ import asyncio
 
 import typer
 
-from services.cli.options import ConfigOption, PluginOption, SetOption, available, loaded
+from services.cli.options import ConfigOption, PluginOption, SetOption, available, loaded_whole
 
 
 def run(config: ConfigOption, set_: SetOption = None, plugin_dir: PluginOption = None) -> None:
     """Start the services of the configuration's `mode` and show progress until the run ends.
 
     `both` starts all of them and, where no bus.url is set, a bus of its own. `explore` and `train` start one side and
-    join a bus that `trinity bus` has started. `bench` evaluates the weights that a run has left.
+    join a bus that `trinity bus` has started; but `train` on rows of data (sft, cpt, dpo) is whole by itself. `bench`
+    evaluates the weights that a run has left. Of a configuration with `stages`, all that are not over are run in order.
     """
     from rich.console import Console
 
     from services.config.errors import ConfigError
     from services.launcher.launch import launch, prepared
     from services.launcher.preflight import problems
+    from services.launcher.stages import launch_stages, prepared_stages
 
-    found = loaded(config, set_, plugin_dir)
+    found = loaded_whole(config, set_, plugin_dir)
     console = Console()
-    for note in found.notes:
+    runs = found.stages or (found,)
+    for note in dict.fromkeys(note for each in runs for note in each.notes):
         console.print(f"note: {note}", highlight=False, soft_wrap=True)
-    chosen = prepared(available(found))
-    found_problems = problems(chosen)
+    found_problems = [problem for each in runs for problem in problems(available(each))]
     if found_problems:
-        raise ConfigError(found.source, found_problems)
-    raise typer.Exit(asyncio.run(launch(chosen, console)))
+        raise ConfigError(found.source, list(dict.fromkeys(found_problems)))
+    if found.stages:
+        raise typer.Exit(asyncio.run(launch_stages(prepared_stages(found.stages), console)))
+    raise typer.Exit(asyncio.run(launch(prepared(found.config), console)))
 
 
 def add_to(app: typer.Typer) -> None:

@@ -1,13 +1,15 @@
 """The algorithms by name: which parts each is made of unless the configuration says otherwise."""
 
-from dataclasses import dataclass
-
-GROUP_ADVANTAGES = frozenset({"grpo", "grpo_verl", "rloo", "opmd", "asymre", "rec", "step_wise_grpo", "gigpo"})
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
 class AlgorithmType:
-    """The parts of one algorithm, and how many answers to a task it wants."""
+    """The parts of one algorithm, and how many answers to a task it wants.
+
+    `args` holds arguments that this algorithm sets for a part of its own, over the part's defaults.
+    """
 
     repeat_times: int = 2
     advantage_fn: str = "grpo"
@@ -15,26 +17,29 @@ class AlgorithmType:
     kl_loss_fn: str = "k2"
     entropy_loss_fn: str = "default"
     sample_strategy: str = "default"
+    kl_penalty_fn: str = "none"
     uses_critic: bool = False
-    uses_reference: bool = True
+    args: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
 
-    @property
-    def compares_answers(self) -> bool:
-        """Whether an advantage comes from comparing the answers to one task."""
-        return self.advantage_fn in GROUP_ADVANTAGES
+
+def _plain(repeat_times: int, advantage_fn: str, policy_loss_fn: str) -> AlgorithmType:
+    """An algorithm without KL and entropy terms."""
+    return AlgorithmType(repeat_times, advantage_fn, policy_loss_fn, "none", "none")
 
 
 ALGORITHM_TYPES: dict[str, AlgorithmType] = {
-    "sft": AlgorithmType(1, "none", "sft", "none", "none", uses_reference=False),
-    "cpt": AlgorithmType(1, "none", "sft", "none", "none", uses_reference=False),
+    "sft": _plain(1, "none", "sft"),
+    "cpt": _plain(1, "none", "sft"),
     "ppo": AlgorithmType(1, "ppo", uses_critic=True),
     "grpo": AlgorithmType(),
     "grpo_verl": AlgorithmType(advantage_fn="grpo_verl"),
-    "dapo": AlgorithmType(16, kl_loss_fn="none", uses_reference=False),
+    "dapo": AlgorithmType(16, kl_loss_fn="none"),
     "reinforceplusplus": AlgorithmType(advantage_fn="reinforceplusplus"),
     "rloo": AlgorithmType(advantage_fn="rloo"),
+    "remax": AlgorithmType(advantage_fn="remax"),
     "opmd": AlgorithmType(2, "opmd", "opmd"),
-    "asymre": AlgorithmType(2, "asymre", "opmd", "none", "none", uses_reference=False),
+    "pairwise_opmd": AlgorithmType(2, "opmd", "pairwise_opmd"),
+    "asymre": _plain(2, "asymre", "opmd"),
     "dpo": AlgorithmType(2, "none", "dpo"),
     "topr": AlgorithmType(2, "reinforce", "topr"),
     "cispo": AlgorithmType(policy_loss_fn="cispo"),
@@ -42,11 +47,16 @@ ALGORITHM_TYPES: dict[str, AlgorithmType] = {
     "sapo": AlgorithmType(policy_loss_fn="sapo"),
     "mix": AlgorithmType(8, "grpo", "mix", "k2", "mix", "mix"),
     "mix_chord": AlgorithmType(8, "grpo", "mix_chord", "k2", "mix", "mix"),
-    "raft": AlgorithmType(1, "none", "sft", "none", "none", uses_reference=False),
-    "sppo": AlgorithmType(2, "opmd", "sppo", "none", "none", uses_reference=False),
+    "raft": _plain(1, "none", "sft"),
+    "sppo": _plain(2, "opmd", "sppo"),
     "rec": AlgorithmType(2, "rec", "rec"),
     "multi_step_grpo": AlgorithmType(8, "step_wise_grpo"),
     "gigpo": AlgorithmType(8, "gigpo"),
-    "on_policy_distill": AlgorithmType(8, "on_policy_distill", "ppo", "none", "none", uses_reference=False),
-    "jsd": AlgorithmType(8, "jsd", "ppo", "none", "none", uses_reference=False),
+    "on_policy_distill": _plain(8, "on_policy_distill", "ppo"),
+    "jsd": _plain(8, "jsd", "ppo"),
+    "decoupled_ppo": _plain(8, "grpo", "decoupled_ppo"),
+    "tis": _plain(8, "grpo", "tis"),
+    "icepop": _plain(8, "grpo", "icepop"),
+    "geo_mask": _plain(8, "grpo", "geo_mask"),
+    "dppo_tv": AlgorithmType(8, "grpo", "dppo_tv", "none", "none", args={"advantage_fn": {"std_normalize": False}}),
 }

@@ -3,56 +3,35 @@
 from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
 
+from services.config.algorithm_parts import ADVANTAGES
 from services.config.explain import shown
 from services.config.keys import get, joined, leaves
 from services.config.tree import RunConfig
 from services.rollout.config import ExperienceBufferConfig
+from services.store.sinks import named
 
 AVAILABLE: dict[str, tuple[object, ...]] = {
-    "mode": ("both", "explore", "train", "bench"),
-    "algorithm.algorithm_type": ("grpo",),
-    "algorithm.advantage_fn": ("grpo",),
-    "algorithm.policy_loss_fn": ("ppo",),
-    "algorithm.kl_loss_fn": ("none", "k1", "k2", "k3", "low_var_kl", "abs"),
-    "algorithm.kl_penalty_fn": ("none",),
-    "algorithm.entropy_loss_fn": ("default", "none"),
-    "algorithm.sample_strategy": ("default", "warmup"),
-    "algorithm.loss_agg_mode": (
-        "token-mean",
-        "seq-mean-token-sum",
-        "seq-mean-token-mean",
-        "seq-mean-token-sum-norm",
-    ),
+    "mode": ("both", "explore", "train", "bench", "serve"),
+    "algorithm.advantage_fn": tuple(name for name in ADVANTAGES if name != "clipv"),
+    "algorithm.sample_strategy": ("default", "warmup", "staleness_control", "mix"),
     "algorithm.enable_router_replay": (False,),
-    "algorithm.bypass_old_logprobs": (True,),
-    "algorithm.rollout_correction": (None, {}),
     "algorithm.optimizer.optimizer_type": ("adam", "adamw"),
     "algorithm.optimizer.lr_scheduler_type": ("constant", "cosine"),
     "synchronizer.sync_method": ("checkpoint",),
     "model.lora_configs": (None, []),
     "model.tinker.enable": (False,),
     "model.external_model.enable": (False,),
-    "explorer.auxiliary_models": ([],),
-    "explorer.over_rollout.ratio": (0.0,),
-    "explorer.dynamic_timeout.enable": (False,),
     "explorer.rollout_model.engine_type": ("vllm", "vllm_async", "fake"),
-    "explorer.rollout_model.enable_openai_api": (False,),
+    "explorer.rollout_model.tool_call_parser": (None, "hermes", "json", "llama3_json"),
     "explorer.rollout_model.enable_multimodal": (False,),
     "explorer.rollout_model.enable_lora": (False,),
     "explorer.rollout_model.external_model_config.enable": (False,),
-    "buffer.explorer_output": (None,),
-    "buffer.trainer_input.auxiliary_buffers": ({},),
-    "data_processor.task_pipeline": (None,),
-    "data_processor.experience_pipeline.operators": ([],),
     "data_processor.experience_pipeline.inputs": ({},),
-    "data_processor.experience_pipeline.output": (None,),
     "monitor.monitor_type": ("tensorboard",),
     "trainer.trainer_type": ("verl", "fake"),
     "trainer.trainer_strategy": ("fsdp2", "fsdp"),
-    "trainer.critic_warmup": (0,),
     "trainer.trainer_config_path": ("",),
     "service.data_juicer": (None,),
-    "stages": ([],),
 }
 ONE_ON_THE_CPU = (
     "explorer.rollout_model.tensor_parallel_size",
@@ -63,13 +42,31 @@ ONE_ON_THE_CPU = (
 TRAINER_CONFIG_KEYS = (
     "actor_rollout_ref.model.use_remove_padding",
     "actor_rollout_ref.model.enable_gradient_checkpointing",
+    "actor_rollout_ref.actor.entropy_from_logits_with_chunking",
+    "actor_rollout_ref.actor.ppo_max_token_len_per_gpu",
     "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu",
+    "actor_rollout_ref.actor.use_dynamic_bsz",
     "actor_rollout_ref.actor.fsdp_config.param_offload",
     "actor_rollout_ref.actor.fsdp_config.optimizer_offload",
     "actor_rollout_ref.ref.fsdp_config.*",
     "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu",
+    "critic.cliprange_value",
+    "critic.grad_clip",
+    "critic.model.enable_gradient_checkpointing",
+    "critic.model.fsdp_config.optimizer_offload",
+    "critic.model.fsdp_config.param_offload",
+    "critic.model.path",
+    "critic.model.use_remove_padding",
+    "critic.optim.lr",
+    "critic.optim.lr_scheduler_type",
+    "critic.optim.lr_warmup_steps",
+    "critic.optim.lr_warmup_steps_ratio",
+    "critic.optim.min_lr_ratio",
+    "critic.optim.weight_decay",
+    "critic.ppo_micro_batch_size_per_gpu",
+    "trainer.critic_warmup",
 )
-SELECTORS = (None, "sequential", "shuffle", "random")
+SELECTORS_OF_ROWS = (None, "sequential", "shuffle", "random")
 WITHOUT_EFFECT: dict[str, str] = {
     "cluster.total_gpu_num": "GPUs are node_num * gpu_per_node",
     "cluster.rollout_gpu_num": "GPUs follow from explorer.rollout_model",
@@ -79,7 +76,10 @@ WITHOUT_EFFECT: dict[str, str] = {
     "synchronizer.wait_for_checkpoint": "weights are announced when they are complete",
     "algorithm.optimizer.warmup_style": "use lr_scheduler_type",
     "explorer.env_vars": "set them in the service's environment",
+    "explorer.over_rollout.wait_after_min": "no task is given up for being slow, so none is waited for",
+    "explorer.over_rollout.return_partial_tasks": "no task is given up for being slow: groups are always whole",
     "synchronizer.sync_timeout": "services wait for each other as long as it takes, and say so",
+    "trainer.fix_actor_microbatch_loss_scale": "the loss is always normalised over the whole batch",
     "trainer.save_hf_checkpoint": "announced weights are in Hugging Face layout, under weights/version_N",
     "model.rope_scaling": "set it in the model's own configuration",
     "model.rope_theta": "set it in the model's own configuration",
@@ -116,12 +116,35 @@ def _instead(key: str, available: tuple[object, ...]) -> str:
     return f"set {' or '.join(shown(value) for value in available)} instead"
 
 
-def _selectors(config: RunConfig) -> Iterator[str]:
-    for taskset in (*config.tasksets, *config.eval_tasksets):
-        selector = taskset.data_selector.selector_type
-        if selector not in SELECTORS:
-            named = f"data_selector.selector_type={selector} of taskset {taskset.name}"
+def _rollout_correction(config: RunConfig) -> Iterator[str]:
+    asked = config.algorithm.rollout_correction
+    if not asked:
+        return
+    level, threshold = asked.get("rollout_is") or "token", asked.get("rollout_is_threshold") or 2.0
+    meant = f"policy_loss_fn=tis with level {level} and upper {threshold}"
+    if asked.get("rollout_rs"):
+        meant = "policy_loss_fn=icepop or geo_mask with lower and upper"
+    elif isinstance(threshold, str):
+        meant = f"policy_loss_fn=icepop with level {level} and the bounds {threshold.replace('_', ' and ')}"
+    yield f"algorithm.rollout_correction (set algorithm.{meant} instead: the same weights)"
+
+
+def _rows_of_data(config: RunConfig) -> Iterator[str]:
+    """Of the buffers that are read as rows: orders and media that are not there."""
+    section, mixing, given = "buffer.trainer_input", config.mixing, config.buffer.trainer_input
+    read = {f"{section}.experience_buffer": given.experience_buffer} if config.experience_source == "rows" else {}
+    if mixing is not None:
+        name = mixing.sft_dataset_name
+        read[f"{section}.auxiliary_buffers.{name}"] = given.auxiliary_buffers.get(name)
+    for key, buffer in read.items():
+        if buffer is None:
+            continue
+        if buffer.data_selector.selector_type not in SELECTORS_OF_ROWS:
+            named = f"{key}.data_selector.selector_type={buffer.data_selector.selector_type}"
             yield f"{named} (set sequential or shuffle instead)"
+        for name in ("image_key", "video_key"):
+            if getattr(buffer.format, name):
+                yield f"{key}.format.{name} (leave it out)"
 
 
 def _media_and_turns(config: RunConfig) -> Iterator[str]:
@@ -130,17 +153,28 @@ def _media_and_turns(config: RunConfig) -> Iterator[str]:
         for key in ("image_key", "video_key", "enable_concatenated_multi_turn"):
             if getattr(asked, key):
                 yield f"format.{key} of taskset {taskset.name} (leave {key} out)"
-        if taskset.storage_type == "sql":
-            yield f"storage_type=sql of taskset {taskset.name} (set file or reasoning_gym instead)"
 
 
 def _experience_buffer(config: RunConfig) -> Iterator[str]:
     key = "buffer.trainer_input.experience_buffer"
     buffer = config.buffer.trainer_input.experience_buffer or ExperienceBufferConfig()
-    if buffer.storage_type != "queue":
-        yield f"{key}.storage_type={buffer.storage_type} (set queue instead: the stream on the bus)"
     if buffer.replay_buffer and buffer.replay_buffer.enable:
-        yield f"{key}.replay_buffer.enable=true (set false instead)"
+        yield (
+            f"{key}.replay_buffer.enable=true (set false instead: experiences are trained on in the order of the "
+            "stream, each once; `trinity replay` trains on a stream again)"
+        )
+
+
+def _auxiliary_models(config: RunConfig) -> Iterator[str]:
+    for place, model in enumerate(config.explorer.auxiliary_models):
+        key = f"explorer.auxiliary_models[{place}]"
+        if model.engine_type not in AVAILABLE["explorer.rollout_model.engine_type"]:
+            yield f"{key}.engine_type={model.engine_type} (set vllm instead)"
+        for name in ("enable_multimodal", "enable_lora"):
+            if getattr(model, name):
+                yield f"{key}.{name}=true (leave it out)"
+        if config.cluster.gpu_per_node == 0 and model.gpus_per_engine > 1:
+            yield f"{key}.tensor_parallel_size={model.tensor_parallel_size} on the CPU (set 1 instead)"
 
 
 def _parallelism_on_the_cpu(config: RunConfig) -> Iterator[str]:
@@ -164,27 +198,38 @@ def _intervals_of_one_side(config: RunConfig) -> Iterator[str]:
 def _trainer_config(config: RunConfig) -> Iterator[str]:
     if config.trainer.trainer_type == "fake":
         return  # the fake backend's own arguments
-    given = dict(config.trainer.trainer_config)
-    if given.pop("critic", None):
-        yield "trainer.trainer_config.critic (leave it out)"
-    for path, value in leaves(given):
+    for path, value in leaves(config.trainer.trainer_config):
         key = joined(path)
         accepted = any(fnmatchcase(key, pattern) for pattern in TRAINER_CONFIG_KEYS)
-        if not key or accepted or (key == "trainer.critic_warmup" and value == 0):
+        if not key or accepted:
             continue
         yield f"trainer.trainer_config.{key}={shown(value)} (leave it out)"
 
 
-def _path_is_not_written(config: RunConfig) -> Iterator[str]:
-    buffer = config.buffer.trainer_input.experience_buffer
-    if buffer and buffer.path and buffer.storage_type == "queue":
+def _stores_are_the_monitors(config: RunConfig) -> Iterator[str]:
+    for each in named(config) if config.mode == "explore" else ():
+        yield f"{each.key}={each.path} is written by the run's monitor: name it where the trainer is started"
+
+
+def _auxiliary_buffers_are_read(config: RunConfig) -> Iterator[str]:
+    read = config.mixing.sft_dataset_name if config.mixing else None
+    for name in config.buffer.trainer_input.auxiliary_buffers:
+        if name != read:
+            key = f"buffer.trainer_input.auxiliary_buffers.{name}"
+            yield f"{key} is not read: algorithm.sample_strategy=mix reads the one that sft_dataset_name names"
+
+
+def _groups_are_made_up_for(config: RunConfig) -> Iterator[str]:
+    if (config.algorithm.advantage_fn_args or {}).get("duplicate_experiences"):
         yield (
-            f"buffer.trainer_input.experience_buffer.path={buffer.path} is not written: the experience stream is the "
-            "durable store; export it with `trinity export`"
+            "algorithm.advantage_fn_args.duplicate_experiences=true has no effect: further tasks make up for groups "
+            "that std_threshold leaves out (data_processor.experience_pipeline.refill_batches)"
         )
 
 
 def _precisions_differ(config: RunConfig) -> Iterator[str]:
+    if config.experience_source == "rows":
+        return  # nobody samples
     sampled, trained = config.explorer.rollout_model.dtype, config.trainer.param_dtype
     if (sampled == "float32") != (trained == "fp32"):
         yield (
@@ -204,11 +249,19 @@ Sentences = Callable[[RunConfig], Iterator[str]]
 
 ASKS: tuple[Sentences, ...] = (
     _values,
-    _selectors,
+    _rows_of_data,
     _media_and_turns,
     _experience_buffer,
+    _auxiliary_models,
     _parallelism_on_the_cpu,
     _intervals_of_one_side,
     _trainer_config,
+    _rollout_correction,
 )
-TELLS: tuple[Sentences, ...] = (_path_is_not_written, _precisions_differ, _keys_without_effect)
+TELLS: tuple[Sentences, ...] = (
+    _groups_are_made_up_for,
+    _stores_are_the_monitors,
+    _auxiliary_buffers_are_read,
+    _precisions_differ,
+    _keys_without_effect,
+)

@@ -4,11 +4,18 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 
+from services.config.algorithm_constraints import ALGORITHM_CHECKS
 from services.config.algorithm_types import ALGORITHM_TYPES
+from services.config.auxiliary_constraints import AUXILIARY_CHECKS
 from services.config.errors import Problem
 from services.config.keys import get
+from services.config.pipeline_constraints import PIPELINE_CHECKS
 from services.config.retention import retention
+from services.config.row_constraints import ROW_CHECKS
 from services.config.spelling import nearest
+from services.config.store_constraints import STORE_CHECKS
+from services.config.taskset_constraints import TASKSET_CHECKS
+from services.config.trainer_constraints import TRAINER_CHECKS
 from services.config.tree import RunConfig
 from services.rollout.config import TasksetConfig
 
@@ -21,6 +28,7 @@ AT_LEAST: dict[str, int] = {
     "cluster.gpu_per_node": 0,
     "cluster.node_num": 0,
     "cluster.trainer_ranks": 1,
+    "explorer.dynamic_timeout.warmup_min_steps": 0,
     "explorer.eval_interval": 1,
     "explorer.max_retry_times": 0,
     "explorer.rollout_model.data_parallel_size": 1,
@@ -32,6 +40,7 @@ AT_LEAST: dict[str, int] = {
     "synchronizer.max_staleness": 0,
     "synchronizer.sync_interval": 1,
     "synchronizer.sync_offset": 0,
+    "trainer.critic_warmup": 0,
     "trainer.max_token_len_per_gpu": 1,
     "trainer.save_interval": 0,
     "trainer.total_steps": 1,
@@ -44,6 +53,7 @@ ABOVE_ZERO = (
     "bus.max_experience_bytes",
     "bus.max_payload_bytes",
     "bus.spill_bytes",
+    "explorer.dynamic_timeout.ratio",
     "explorer.leave_timeout",
     "explorer.max_timeout",
     "synchronizer.heartbeat_interval",
@@ -54,13 +64,25 @@ ABOVE_ZERO = (
 )
 ROLLOUT_DTYPES = ("auto", "bfloat16", "float16", "float32", "half")
 SAMPLING_MODES = ("both", "explore", "bench", "colocate")
-TRAINING_MODES = ("both", "explore", "train", "colocate")
 DURATION = re.compile(r"always|[1-9]\d*(ms|s|m|h)")
 
 
 def violations(config: RunConfig) -> list[Problem]:
     """Everything that keeps a resolved configuration from making sense."""
-    return [problem for check in CHECKS for problem in check(config)]
+    return [
+        problem
+        for check in (
+            *CHECKS,
+            *ALGORITHM_CHECKS,
+            *ROW_CHECKS,
+            *STORE_CHECKS,
+            *TASKSET_CHECKS,
+            *TRAINER_CHECKS,
+            *PIPELINE_CHECKS,
+            *AUXILIARY_CHECKS,
+        )
+        for problem in check(config)
+    ]
 
 
 def _numbers_are_large_enough(config: RunConfig) -> Iterator[Problem]:
@@ -90,24 +112,18 @@ def _algorithm_is_known(config: RunConfig) -> Iterator[Problem]:
         yield Problem("algorithm.algorithm_type", f"algorithm.algorithm_type={name} is not an algorithm: {advice}")
 
 
-def _groups_have_company(config: RunConfig) -> Iterator[Problem]:
-    if config.mode not in TRAINING_MODES or config.repeat_times != 1 or not config.algorithm_type.compares_answers:
-        return
-    name = config.algorithm.algorithm_type
-    message = (
-        f"algorithm.repeat_times=1 leaves {name} nothing to compare: its advantage of an answer is relative to the "
-        "other answers to the same task: use 2 or more (8 is usual)"
-    )
-    yield Problem("algorithm.repeat_times", message)
-
-
 def _batches_hold_whole_groups(config: RunConfig) -> Iterator[Problem]:
-    size, repeat_times = config.train_batch_size, config.repeat_times
+    size, repeat_times = config.usual_batch_size, config.repeat_times
     if size < 1 or repeat_times < 1 or size % repeat_times == 0:
         return
     lower = size - size % repeat_times
-    choices = f"{lower} or {lower + repeat_times}" if lower else str(repeat_times)
-    message = f"train_batch_size={size} is not a multiple of repeat_times={repeat_times}: use {choices}"
+    fitting = [number for number in (lower, lower + repeat_times) if number]
+    given, mixing = f"train_batch_size={config.train_batch_size}", config.mixing
+    if mixing is not None:
+        given += f" less {config.expert_batch_size} expert rows"
+        fitting = [mixing.whole(number) for number in fitting]
+    choices = " or ".join(map(str, fitting))
+    message = f"{given} is not a multiple of repeat_times={repeat_times}: use {choices}"
     yield Problem("buffer.train_batch_size", f"buffer.{message}")
 
 
@@ -255,7 +271,7 @@ def _messages_fit_the_bus(config: RunConfig) -> Iterator[Problem]:
 
 def _gpus_suffice(config: RunConfig) -> Iterator[Problem]:
     total, taken = config.cluster.gpus, config.explorer_gpus
-    if total < 1 or config.mode not in ("both", "explore", "bench"):
+    if total < 1 or config.mode not in ("both", "explore", "bench", "serve"):
         return
     trains_here = config.mode == "both" and not config.model.tinker.enable
     room = total - 1 if trains_here else total
@@ -327,7 +343,7 @@ def _the_bus_can_be_joined(config: RunConfig) -> Iterator[Problem]:
         yield Problem("bus.replicas", f"bus.replicas={bus.replicas}: use 1, or 3 with a cluster of three nodes")
     if (bus.tls_cert is None) != (bus.tls_key is None):
         yield Problem("bus.tls_cert", "bus.tls_cert and bus.tls_key belong together: set both, or neither")
-    if bus.url is not None or config.mode not in ("both", "bench"):
+    if bus.url is not None or not (config.mode in ("both", "bench") or config.experience_source == "rows"):
         return
     own = "without bus.url the launcher starts a bus of its own on this machine alone"
     if bus.replicas == 3:
@@ -341,7 +357,6 @@ CHECKS: tuple[Callable[[RunConfig], Iterator[Problem]], ...] = (
     _numbers_are_large_enough,
     _name_fits_a_directory,
     _algorithm_is_known,
-    _groups_have_company,
     _batches_hold_whole_groups,
     _lengths_fit_the_model,
     _model_is_named,

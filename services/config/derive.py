@@ -4,10 +4,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from services.config.algorithm_choice import agg_mode_of, arguments_of, part_of
+from services.config.algorithm_parts import PARTS, Kind
 from services.config.keys import put
 from services.config.tree import DEFAULT_CHECKPOINT_ROOT_DIR, INHERITED_FROM_MODEL, RunConfig
 from services.trainer.config import Precision
 
+ROWS_SYNC_INTERVAL = 1000
 WEIGHTS_DTYPES: dict[str, Precision] = {"float32": "fp32", "bfloat16": "bf16", "auto": "bf16"}
 
 
@@ -27,6 +30,7 @@ def derived(config: RunConfig) -> list[Derived]:
         *_sizes(config),
         *_lengths(config),
         *_rollout_model(config),
+        *_pace(config),
         *_rest(config),
     ]
 
@@ -41,19 +45,29 @@ def resolved(config: RunConfig) -> RunConfig:
 
 def _algorithm_parts(config: RunConfig) -> Iterator[Derived]:
     why = f"default of {config.algorithm.algorithm_type}"
-    parts = {
-        "repeat_times": config.algorithm_type.repeat_times,
-        "advantage_fn": config.algorithm_type.advantage_fn,
-        "policy_loss_fn": config.algorithm_type.policy_loss_fn,
-        "kl_loss_fn": config.algorithm_type.kl_loss_fn,
-        "kl_penalty_fn": "none",
-        "entropy_loss_fn": config.algorithm_type.entropy_loss_fn,
-        "sample_strategy": config.algorithm_type.sample_strategy,
-        "loss_agg_mode": "token-mean",
-    }
-    for part, value in parts.items():
-        if getattr(config.algorithm, part) is None:
-            yield Derived(f"algorithm.{part}", value, why)
+    if config.algorithm.repeat_times is None:
+        yield Derived("algorithm.repeat_times", config.algorithm_type.repeat_times, why)
+    for kind in PARTS:
+        name = part_of(config, kind)
+        if getattr(config.algorithm, kind) is None:
+            yield Derived(f"algorithm.{kind}", name, why)
+        yield from _arguments(config, kind, f"default of {name}")
+    mode = agg_mode_of(config)
+    if config.algorithm.loss_agg_mode is None and mode is not None:
+        yield Derived("algorithm.loss_agg_mode", mode, f"that of {part_of(config, 'policy_loss_fn')}")
+
+
+def _arguments(config: RunConfig, kind: Kind, why: str) -> Iterator[Derived]:
+    """The arguments that were left open; what cannot be read is left to the checks."""
+    key, complete = f"algorithm.{kind}_args", arguments_of(config, kind)
+    if complete is None:
+        return
+    given = getattr(config.algorithm, f"{kind}_args")
+    if given is None and not complete:
+        yield Derived(key, {}, why)
+    for name, value in complete.items():
+        if name not in (given or {}):
+            yield Derived(f"{key}.{name}", value, why)
 
 
 def _sizes(config: RunConfig) -> Iterator[Derived]:
@@ -63,6 +77,8 @@ def _sizes(config: RunConfig) -> Iterator[Derived]:
         yield Derived("buffer.batch_size", config.batch_size, why)
     if not config.buffer.train_batch_size:
         why = f"batch_size {config.batch_size} * repeat_times {config.repeat_times}"
+        if config.expert_batch_size:
+            why += f", and {config.expert_batch_size} expert rows"
         yield Derived("buffer.train_batch_size", config.train_batch_size, why)
 
 
@@ -82,6 +98,16 @@ def _rollout_model(config: RunConfig) -> Iterator[Derived]:
     for key, value in config.inherited_by_rollout_model.items():
         if value is not None:
             yield Derived(f"explorer.rollout_model.{key}", value, f"model.{INHERITED_FROM_MODEL[key]}")
+
+
+def _pace(config: RunConfig) -> Iterator[Derived]:
+    """Nobody waits for the weights of a run on rows of data or a store: they come with its checkpoints."""
+    is_open = "sync_interval" not in config.synchronizer.model_fields_set
+    if config.experience_source not in ("rows", "store") or not is_open:
+        return
+    saved = config.trainer.save_interval
+    why = "as trainer.save_interval: no explorer waits" if saved else "no explorer waits, and save_interval is 0"
+    yield Derived("synchronizer.sync_interval", saved or config.total_steps or ROWS_SYNC_INTERVAL, why)
 
 
 def _rest(config: RunConfig) -> Iterator[Derived]:

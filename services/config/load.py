@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from services.config.derive import derived, resolved
 from services.config.errors import ConfigError, Problem
 from services.config.explain import explained
 from services.config.keys import Part, get, is_under, joined, leaves, put, split
+from services.config.stages import NAME, STAGES, problems_of_names, staged, written_in
 from services.config.tree import RunConfig
 from services.config.yaml_source import YamlSource
 
@@ -35,24 +36,54 @@ class Loaded:
     """A configuration that passed every check.
 
     `origins` tells of each dotted key where its value comes from: `file:line`, `override`, `environment VAR`,
-    `default` or `derived: ...`. `notes` are sentences that a person should read before the run.
+    `default` or `derived: ...`. `notes` are sentences that a person should read before the run. `given` is the
+    configuration before anything was derived. Of a file with `stages`, this is the first of them; `stages` holds all,
+    each as if it were a file of its own.
     """
 
     source: str
     config: RunConfig
     origins: Mapping[str, str]
     notes: tuple[str, ...]
+    given: RunConfig
+    stages: tuple["Loaded", ...] = ()
 
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Loaded:
     """Read a YAML file, apply `a.b=c` overrides, and check everything; raises ConfigError with all problems."""
     source = YamlSource(Path(path))
     tree, written = _Reading(source, overrides).read()
+    given = _validated(source, tree, written)
+    return _checked_stages(source, tree, written) if given.stages else _checked(source, given, written)
+
+
+def _validated(source: YamlSource, tree: Mapping[str, Any], written: Mapping[str, str]) -> RunConfig:
     try:
-        given = RunConfig.model_validate(tree)
+        return RunConfig.model_validate(tree)
     except ValidationError as error:
         problems = [explained(details) for details in error.errors()]
         raise _located(source, problems, written) from error
+
+
+def _checked_stages(source: YamlSource, tree: Mapping[str, Any], written: Mapping[str, str]) -> Loaded:
+    """All stages, or one error with the problems of all."""
+    problems, found = list(problems_of_names(tree)), []
+    if problems:
+        raise _located(source, problems, written)
+    for number in range(len(tree[STAGES])):
+        own = written_in(written, number)
+        try:
+            found.append(_checked(source, _validated(source, staged(tree, number), own), own))
+        except ConfigError as error:
+            name = tree[STAGES][number][NAME]
+            problems += [replace(each, message=f"stage {name}: {each.message}") for each in error.problems]
+    if problems:
+        raise ConfigError(source.name, problems)
+    return replace(found[0], stages=tuple(found))
+
+
+def _checked(source: YamlSource, given: RunConfig, written: Mapping[str, str]) -> Loaded:
+    """The configuration with nothing left open, or one error with all problems."""
     decisions = derived(given)
     config = resolved(given)
     problems = violations(config)
@@ -62,7 +93,7 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Loaded:
     origins |= {key: origin for key, origin in written.items() if key in origins}
     for decision in decisions:
         origins |= {key: f"derived: {decision.why}" for key in origins if is_under(key, decision.key)}
-    return Loaded(source.name, config, origins, tuple(_notes(given, config)))
+    return Loaded(source.name, config, origins, tuple(_notes(given, config)), given)
 
 
 def _notes(given: RunConfig, config: RunConfig) -> Iterator[str]:

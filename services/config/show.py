@@ -22,19 +22,40 @@ def render(loaded: Loaded, *, with_defaults: bool = True) -> str:
 
 def explain_sizes(config: RunConfig) -> list[str]:
     """How tasks become experiences and experiences become optimizer steps, line by line."""
+    if config.experience_source == "rows":
+        return _sizes_of_rows(config)
     made = config.batch_size * config.repeat_times
+    experts = f", of which {config.expert_batch_size} are expert rows" if config.expert_batch_size else ""
     epochs = f"{config.buffer.total_epochs} epochs (total_epochs)"
     lines = {
         "run directory": f"{config.run_dir}",
         "batch": f"batch_size {config.batch_size} * repeat_times {config.repeat_times} = {made} experiences",
-        "optimizer step": f"train_batch_size {config.train_batch_size} experiences, "
-        f"{config.train_batch_size / made:g} of a batch",
+        "optimizer step": f"train_batch_size {config.train_batch_size} experiences{experts}, "
+        f"{config.usual_batch_size / made:g} of a batch",
         "new weights": f"every {config.synchronizer.sync_interval} optimizer steps (sync_interval)",
         "staleness": _staleness(config),
         "length": f"max_prompt_tokens {config.max_prompt_tokens} + max_response_tokens "
         f"{config.max_response_tokens} of max_model_len {config.max_model_len}",
         "end": epochs if config.total_steps is None else f"{config.total_steps} steps (total_steps)",
     }
+    return _aligned(lines)
+
+
+def _sizes_of_rows(config: RunConfig) -> list[str]:
+    """The same of a run that trains on rows of data, where nobody samples."""
+    epochs = f"{config.buffer.total_epochs} epochs of the rows (total_epochs)"
+    rows = config.train_batch_size // max(1, config.repeat_times)
+    lines = {
+        "run directory": f"{config.run_dir}",
+        "optimizer step": f"train_batch_size {config.train_batch_size} experiences, from {rows} rows",
+        "new weights": f"every {config.synchronizer.sync_interval} optimizer steps (sync_interval)",
+        "length": f"at most max_model_len {config.max_model_len}",
+        "end": epochs if config.total_steps is None else f"{config.total_steps} steps (total_steps)",
+    }
+    return _aligned(lines)
+
+
+def _aligned(lines: dict[str, str]) -> list[str]:
     return [f"{what:<15} {how}" for what, how in lines.items()]
 
 

@@ -9,11 +9,18 @@ from services.config.algorithm_types import ALGORITHM_TYPES, AlgorithmType
 from services.config.bus import BusConfig
 from services.config.cluster import ClusterConfig
 from services.config.log import LogConfig, ServiceConfig
+from services.config.rows import ROW_SCHEMAS, ExperienceSource, Mixing, RowSchema
 from services.config.section import Section
 from services.explorer.config import ExplorerConfig
 from services.inference.config import InferenceModelConfig, ModelConfig, Sampling
 from services.monitor.config import MonitorConfig
-from services.rollout.config import DEFAULT_WORKFLOW, BufferConfig, DataProcessorConfig, TasksetConfig
+from services.rollout.config import (
+    DEFAULT_WORKFLOW,
+    BufferConfig,
+    DataProcessorConfig,
+    RowPipelineConfig,
+    TasksetConfig,
+)
 from services.synchronizer.config import SynchronizerConfig
 from services.trainer.config import AlgorithmConfig, ReplayConfig, TrainerConfig
 
@@ -38,6 +45,7 @@ INHERITED_FROM_MODEL = {
     "rope_scaling": "rope_scaling",
     "rope_theta": "rope_theta",
 }
+INHERITED_BY_AUXILIARY_MODELS = ("temperature", "top_p", "top_k", "repetition_penalty", "enable_thinking")
 
 
 class StageConfig(Section):
@@ -108,12 +116,53 @@ class RunConfig(Section):
         """Tasks in a released batch."""
         if self.buffer.batch_size is not None:
             return self.buffer.batch_size
-        return max(1, self.buffer.train_batch_size // max(1, self.repeat_times))
+        given = self.buffer.train_batch_size
+        usual = given - self.mixing.experts(given) if self.mixing else given
+        return max(1, usual // max(1, self.repeat_times))
 
     @property
     def train_batch_size(self) -> int:
-        """Experiences in an optimizer step."""
-        return self.buffer.train_batch_size or self.batch_size * self.repeat_times
+        """Experiences in an optimizer step, expert rows included."""
+        if self.buffer.train_batch_size:
+            return self.buffer.train_batch_size
+        made = self.batch_size * self.repeat_times
+        return self.mixing.whole(made) if self.mixing else made
+
+    @property
+    def expert_batch_size(self) -> int:
+        """Rows of expert data in an optimizer step: those that `sample_strategy: mix` adds."""
+        return self.mixing.experts(self.train_batch_size) if self.mixing else 0
+
+    @property
+    def usual_batch_size(self) -> int:
+        """Experiences in an optimizer step that come from the trainer's source: all but the expert rows."""
+        return self.train_batch_size - self.expert_batch_size
+
+    @property
+    def mixing(self) -> Mixing | None:
+        """How expert data is mixed in; None where none is."""
+        strategy = self.algorithm.sample_strategy or self.algorithm_type.sample_strategy
+        return Mixing.of(self.algorithm.sample_strategy_args or {}) if strategy == "mix" else None
+
+    @property
+    def experience_source(self) -> ExperienceSource:
+        """Where the trainer takes its experiences from."""
+        buffer = self.buffer.trainer_input.experience_buffer
+        if self.replay is not None:
+            return "replay"
+        if self.mode != "train" or buffer is None or buffer.storage_type == "queue":
+            return "stream"
+        return "rows" if buffer.storage_type == "file" and self.row_schema is not None else "store"
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether a launcher of this configuration starts all of the run, and a bus where none is configured."""
+        return self.mode in ("both", "bench") or self.experience_source != "stream"
+
+    @property
+    def row_schema(self) -> RowSchema | None:
+        """How the algorithm reads rows of data; None where it learns from sampled experiences alone."""
+        return ROW_SCHEMAS.get(self.algorithm.algorithm_type)
 
     @property
     def total_steps(self) -> int | None:
@@ -145,6 +194,32 @@ class RunConfig(Section):
     def rollout_model(self) -> InferenceModelConfig:
         """The rollout engines, with what they leave unset taken from `model`."""
         return self.explorer.rollout_model.model_copy(update=self.inherited_by_rollout_model)
+
+    @property
+    def auxiliary_models(self) -> list[InferenceModelConfig]:
+        """The auxiliary models, named, with what they leave unset taken from `model`.
+
+        Without a `max_model_len` of its own, a model has room for a prompt, a response, and the token that an engine
+        samples in order to give their log-probs.
+        """
+        shared: dict[str, object] = {
+            key: getattr(self.model, INHERITED_FROM_MODEL[key]) for key in INHERITED_BY_AUXILIARY_MODELS
+        }
+        shared |= {"max_model_len": self.max_model_len + 1, "max_response_tokens": self.max_response_tokens}
+        return [
+            model.model_copy(
+                update={"name": model.known_as}
+                | {key: value for key, value in shared.items() if getattr(model, key) is None}
+            )
+            for model in self.explorer.auxiliary_models
+        ]
+
+    def auxiliary_shares(self, model: InferenceModelConfig) -> int:
+        """How many explorers and evaluators of one launcher have an engine of `model` on the same GPUs."""
+        if self.cluster.gpu_per_node == 0:
+            return 1
+        sharing = self.explorer.rollout_model.engine_num + bool(self.eval_tasksets)
+        return -(-sharing // max(1, model.engine_num))
 
     @property
     def inherited_by_rollout_model(self) -> dict[str, object]:
@@ -216,6 +291,10 @@ class RunConfig(Section):
             return self.cluster.trainer_ranks or 1
         return self.cluster.gpus if self.mode == "train" else self.cluster.gpus - self.explorer_gpus
 
+    def _pipeline_of(self, taskset: TasksetConfig) -> RowPipelineConfig | None:
+        pipeline = self.data_processor.task_pipeline
+        return pipeline.of(taskset) if pipeline else None
+
     def _complete(self, taskset: TasksetConfig, name: str, *, is_eval: bool) -> TasksetConfig:
         shared = self.buffer.explorer_input
         workflow = taskset.default_workflow_type or shared.default_workflow_type
@@ -230,6 +309,7 @@ class RunConfig(Section):
                 "default_workflow_type": workflow or DEFAULT_WORKFLOW,
                 "default_reward_fn_type": taskset.default_reward_fn_type or shared.default_reward_fn_type,
                 "data_selector": taskset.task_selector or taskset.data_selector,
+                "task_pipeline": taskset.task_pipeline or (None if is_eval else self._pipeline_of(taskset)),
                 "batch_size": taskset.batch_size or self.batch_size,
                 "total_epochs": 1 if is_eval else self.buffer.total_epochs,
                 "total_steps": None if is_eval else self.total_steps,

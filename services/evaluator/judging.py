@@ -2,17 +2,19 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import structlog
 
 from schemas.experiences import Experience
 from schemas.tasks import TaskIdentity
 from services.config.tree import RunConfig
-from services.inference.engine import Engine
+from services.inference.auxiliary import Auxiliaries
+from services.inference.engine import Engine, Sampling
 from services.rollout.errors import TaskFailed
-from services.rollout.policy import Policy, Prompting, sampling_of
+from services.rollout.policy import NO_AUXILIARIES, Policy, prompting_of, sampling_of
 from services.rollout.runner import answer
 from services.rollout.scores import taskset_scores
 from services.rollout.tasks import released
@@ -32,18 +34,21 @@ class Judgement:
     duration_s: float
 
 
-async def judge(config: RunConfig, engine: Engine, taskset: Taskset) -> Judgement:
+async def judge(
+    config: RunConfig, engine: Engine, taskset: Taskset, auxiliary: Auxiliaries = NO_AUXILIARIES
+) -> Judgement:
     """Answer every task of `taskset` and score the answers. Tasks that fail are counted apart."""
     started = time.monotonic()
     room = asyncio.Semaphore(config.explorer.runner_per_model)
-    answers = await asyncio.gather(*(_answered(config, engine, taskset, index, room) for index in range(len(taskset))))
+    policy = partial(Policy, engine, prompting=prompting_of(config), auxiliary=auxiliary)
+    answers = await asyncio.gather(*(_answered(config, policy, taskset, index, room) for index in range(len(taskset))))
     metrics = taskset_scores([_values(experiences) for experiences in answers])
     metrics["failed_tasks"] = float(sum(not experiences for experiences in answers))
     return Judgement(taskset.name, len(answers), metrics, time.monotonic() - started)
 
 
 async def _answered(
-    config: RunConfig, engine: Engine, taskset: Taskset, index: int, room: asyncio.Semaphore
+    config: RunConfig, policy: Callable[[Sampling], Policy], taskset: Taskset, index: int, room: asyncio.Semaphore
 ) -> Sequence[Experience]:
     task = released(
         taskset.config,
@@ -53,18 +58,12 @@ async def _answered(
         repeat_times=config.generation(taskset.config).n,
         rollout_args=config.rollout_args(taskset.config),
     )
-    prompting = Prompting(
-        max_prompt_tokens=config.max_prompt_tokens,
-        enable_prompt_truncation=config.model.enable_prompt_truncation,
-        custom_chat_template=config.model.custom_chat_template,
-        enable_thinking=config.rollout_model.enable_thinking,
-    )
     async with room:
         try:
             return await answer(
                 task,
                 workflow_named(task.workflow),
-                Policy(engine, sampling_of(task.rollout_args), prompting),
+                policy(sampling_of(task.rollout_args)),
                 max_retry_times=config.explorer.max_retry_times,
                 max_timeout_s=config.explorer.max_timeout,
             )

@@ -13,8 +13,10 @@ from schemas.weights import WeightsAnnounced, WeightVersion
 from services.evaluator.due import Schedule
 from services.evaluator.judging import Judgement, judge
 from services.inference.announcements import announcements
+from services.inference.auxiliary import Auxiliaries
 from services.inference.engine import Engine
 from services.inference.weights import WeightsUnusable, verified
+from services.rollout.policy import NO_AUXILIARIES
 from services.rollout.tasksets import Taskset, open_taskset
 from services.runtime.context import Context
 
@@ -22,12 +24,13 @@ log = structlog.get_logger()
 
 
 class Evaluator:
-    """One engine that holds the version that it judges."""
+    """One engine that holds the version that it judges, and auxiliary models that start when a workflow asks them."""
 
-    def __init__(self, context: Context, engine: Engine) -> None:
+    def __init__(self, context: Context, engine: Engine, auxiliary: Auxiliaries = NO_AUXILIARIES) -> None:
         self._context = context
         self._config = context.config
         self._engine = engine
+        self._auxiliary = auxiliary
         self._schedule = Schedule(self._config.eval_interval, self._config.explorer.eval_on_startup)
         self._pending: deque[WeightsAnnounced] = deque()
         self._arrived = asyncio.Event()
@@ -56,6 +59,7 @@ class Evaluator:
         finally:
             following.cancel()
             await self._engine.stop()
+            await self._auxiliary.stop()
 
     async def bench(self) -> None:
         """Judge weights that lie in the run's directory, without a trainer: all versions, or the newest alone."""
@@ -66,6 +70,7 @@ class Evaluator:
                 await self._judge(WeightVersion(version=version), str(directory), prefix="bench")
         finally:
             await self._engine.stop()
+            await self._auxiliary.stop()
 
     async def _open_tasksets(self) -> None:
         self._tasksets = [await asyncio.to_thread(open_taskset, settings) for settings in self._config.eval_tasksets]
@@ -130,7 +135,7 @@ class Evaluator:
             await self._engine.load(directory, weights)
         for taskset in self._tasksets:
             with self._context.activities.doing("sampling"):
-                judgement = await judge(self._config, self._engine, taskset)
+                judgement = await judge(self._config, self._engine, taskset, self._auxiliary)
             await self._publish(weights, judgement, prefix)
 
     async def _publish(self, weights: WeightVersion, judgement: Judgement, prefix: str) -> None:

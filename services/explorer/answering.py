@@ -13,11 +13,13 @@ from bus.subjects import Stream
 from schemas.experiences import Experience, GroupSampled, TaskAbandoned
 from schemas.tasks import TaskReleased
 from services.explorer.attempts import Attempts, Tried
+from services.explorer.patience import Patience
 from services.explorer.weights import Adoption
+from services.inference.auxiliary import Auxiliaries
 from services.inference.engine import Engine, EngineDied
 from services.inference.tokenizers import fingerprint
 from services.rollout.errors import TaskFailed, UnknownName
-from services.rollout.policy import Policy, Prompting, sampling_of
+from services.rollout.policy import NO_AUXILIARIES, Policy, prompting_of, sampling_of
 from services.rollout.runner import answer
 from services.rollout.workflows import workflow_named
 from services.runtime.context import Context
@@ -30,19 +32,18 @@ RETRY_DELAY_S = 1.0
 class Answering:
     """Answers tasks on one engine. Each call is one delivery of one task."""
 
-    def __init__(self, context: Context, engine: Engine, adoption: Adoption) -> None:
+    def __init__(
+        self, context: Context, engine: Engine, adoption: Adoption, auxiliary: Auxiliaries = NO_AUXILIARIES
+    ) -> None:
         self._context = context
         self._config = context.config
         self._engine = engine
         self._adoption = adoption
         self._attempts = Attempts(context.bus)
+        self._patience = Patience(context.config.explorer.dynamic_timeout, context.config.explorer.max_timeout)
         self._tokenizer = ""
-        self._prompting = Prompting(
-            max_prompt_tokens=context.config.max_prompt_tokens,
-            enable_prompt_truncation=context.config.model.enable_prompt_truncation,
-            custom_chat_template=context.config.model.custom_chat_template,
-            enable_thinking=context.config.rollout_model.enable_thinking,
-        )
+        self._prompting = prompting_of(context.config)
+        self._auxiliary = auxiliary
 
     async def tried(self, delivery: Delivery) -> Tried:
         """How often the task of a delivery was tried before."""
@@ -102,11 +103,12 @@ class Answering:
             experiences = await answer(
                 task,
                 workflow_named(task.workflow),
-                Policy(self._engine, sampling_of(task.rollout_args), self._prompting),
+                Policy(self._engine, sampling_of(task.rollout_args), self._prompting, self._auxiliary),
                 max_retry_times=self._config.explorer.max_retry_times,
-                max_timeout_s=self._config.explorer.max_timeout,
+                max_timeout_s=self._patience.limit_s(task.task.batch, attempt),
             )
         group = self._group(task, experiences, attempt, started_at)
+        self._patience.note(task.task.batch, group.finished_at - started_at)
         stored = await self._context.bus.publish(group)
         await delivery.ack()
         await self._attempts.forget(delivery, task)

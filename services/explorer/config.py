@@ -17,7 +17,8 @@ class OverRolloutConfig(Section):
 
 
 class DynamicTimeoutConfig(Section):
-    """A task's timeout as a multiple of the mean time of finished ones."""
+    """A task's timeout as a multiple of the mean time of finished ones, once tasks of `warmup_min_steps` batches are
+    finished. A task that comes again has `max_timeout`."""
 
     enable: bool = False
     warmup_min_steps: int = 1

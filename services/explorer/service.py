@@ -13,8 +13,11 @@ import structlog
 from bus.port import Delivery
 from services.explorer.answering import Answering
 from services.explorer.offering import Offering
+from services.explorer.openai_api import offered
 from services.explorer.weights import Adoption
+from services.inference.auxiliary import Auxiliaries
 from services.inference.engine import Engine
+from services.rollout.policy import NO_AUXILIARIES
 from services.runtime.context import Context
 
 log = structlog.get_logger()
@@ -23,13 +26,14 @@ _PULL_WAIT_S = 1.0
 
 
 class Explorer:
-    """One engine and the tasks in its hands."""
+    """One engine, the auxiliary models beside it, and the tasks in its hands."""
 
-    def __init__(self, context: Context, engine: Engine) -> None:
+    def __init__(self, context: Context, engine: Engine, auxiliary: Auxiliaries = NO_AUXILIARIES) -> None:
         self._context = context
         self._engine = engine
         self._adoption = Adoption(context, engine)
-        self._answering = Answering(context, engine, self._adoption)
+        self._auxiliary = auxiliary
+        self._answering = Answering(context, engine, self._adoption, auxiliary)
         self._offering = Offering(context)
         self._in_hand: set[asyncio.Task[None]] = set()
         self._one_by_one = False
@@ -38,15 +42,18 @@ class Explorer:
         """Answer tasks until the run is finished, or until asked to leave."""
         with self._context.activities.doing("starting"):
             await self._engine.start()
+            await self._auxiliary.start()
         helpers = [asyncio.create_task(self._adoption.run()), asyncio.create_task(self._offering.run())]
         try:
-            await self._answer_tasks(helpers)
-            await self._leave()
+            async with offered(self._context, self._engine):
+                await self._answer_tasks(helpers)
+                await self._leave()
         finally:
             for helper in helpers:
                 helper.cancel()
             await self._hand_back()
             await self._engine.stop()
+            await self._auxiliary.stop()
 
     async def _answer_tasks(self, helpers: Sequence[asyncio.Task[None]]) -> None:
         queue = await self._context.bus.queue(self._context.config.explorer.tasksets)

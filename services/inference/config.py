@@ -158,7 +158,20 @@ class InferenceModelConfig(Section):
     rope_theta: float | None = None
 
     @property
+    def gpus_per_engine(self) -> int:
+        """None of ours where the model is behind an address."""
+        if self.external_model_config.enable:
+            return 0
+        return self.tensor_parallel_size * self.data_parallel_size * self.pipeline_parallel_size
+
+    @property
     def gpus(self) -> int:
         """GPUs that all engines of this model take together."""
-        per_engine = self.tensor_parallel_size * self.data_parallel_size * self.pipeline_parallel_size
-        return self.engine_num * per_engine
+        return self.engine_num * self.gpus_per_engine
+
+    @property
+    def known_as(self) -> str:
+        """The name that workflows know an auxiliary model by: its own, or the last part of its path."""
+        external = self.external_model_config
+        path = (external.model_name if external.enable else self.model_path) or ""
+        return self.name or path.rstrip("/").rpartition("/")[2]

@@ -3,7 +3,7 @@
 An engine that claims version `v` computes the log-probs of version `v`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -39,6 +39,10 @@ class Completion:
     is_truncated: bool
 
 
+Heard = Callable[[Sequence[int], Sequence[float], str], None]
+"""Told the tokens, their log-probs and the text of a response so far, again and again while it is sampled."""
+
+
 @dataclass(frozen=True)
 class EngineLoad:
     """How busy an engine is, for heartbeats and metrics."""
@@ -68,8 +72,17 @@ class Engine(Protocol):
     async def start(self) -> None:
         """Load the model. Returns when the engine can sample."""
 
-    async def sample(self, prompt_ids: Sequence[int], sampling: Sampling) -> Completion:
-        """Sample one response. Requests in flight go on across `load`, each token under its own version."""
+    async def sample(self, prompt_ids: Sequence[int], sampling: Sampling, heard: Heard | None = None) -> Completion:
+        """Sample one response. Requests in flight go on across `load`, each token under its own version.
+
+        `heard` follows the response as it grows; what it was told last need not be all of it.
+        """
+
+    async def score(self, prompt_ids: Sequence[int], response_ids: Sequence[int]) -> npt.NDArray[np.float32]:
+        """The log-prob (natural log) of each of the `T` response tokens after all before it, under the present weights.
+
+        They are those of temperature 1, whatever a response was sampled at.
+        """
 
     async def load(self, directory: str, weights: WeightVersion) -> None:
         """Adopt complete, verified weights in Hugging Face layout, pausing requests in flight meanwhile."""

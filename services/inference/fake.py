@@ -4,13 +4,14 @@ import asyncio
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from schemas.weights import WeightVersion
-from services.inference.engine import Completion, EngineDied, EngineLoad, Sampling
+from services.inference.engine import Completion, EngineDied, EngineLoad, Heard, Sampling
 
 MARKER = "fake_weights.json"
 FIRST_PRINTABLE, LAST_PRINTABLE = 32, 126
@@ -47,12 +48,21 @@ def write_fake_weights(directory: Path, version: int) -> None:
 class FakeEngine:
     """Each token is a hash of the weight version, the prompt, the seed and its place.
 
-    Without a seed, the n-th request for a prompt takes the seed n. `replies` answer prompts, by their text, literally.
+    Without a seed, the n-th request for a prompt takes the seed n. `replies` answer prompts, by their text, literally:
+    of a list, the n-th request takes the n-th. `lines` answer all other requests in their order, whatever they ask; the
+    last of them is repeated.
     """
 
-    def __init__(self, *, delay_s_per_token: float = 0.0, replies: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        delay_s_per_token: float = 0.0,
+        replies: Mapping[str, str | Sequence[str]] | None = None,
+        lines: Sequence[str] = (),
+    ) -> None:
         self.delay_s_per_token = delay_s_per_token
-        self.replies = replies or {}
+        self.replies = dict(replies or {})
+        self.lines = list(lines)
         self._tokenizer = ByteTokenizer()
         self._weights: WeightVersion | None = None
         self._is_loaded = asyncio.Event()
@@ -77,15 +87,23 @@ class FakeEngine:
         """Requests in flight, and those that come later, fail."""
         self._is_stopped = True
 
-    async def sample(self, prompt_ids: Sequence[int], sampling: Sampling) -> Completion:
+    async def sample(self, prompt_ids: Sequence[int], sampling: Sampling, heard: Heard | None = None) -> Completion:
         prompt = tuple(prompt_ids)
-        seed = self._asked[prompt] if sampling.seed is None else sampling.seed
+        asked_before = self._asked[prompt]
+        seed = asked_before if sampling.seed is None else sampling.seed
         self._asked[prompt] += 1
         self._requests += 1
         try:
-            return await self._sampled(prompt, seed, sampling)
+            return await self._sampled(prompt, seed, sampling, self._reply(prompt, asked_before), heard)
         finally:
             self._requests -= 1
+
+    async def score(self, prompt_ids: Sequence[int], response_ids: Sequence[int]) -> npt.NDArray[np.float32]:
+        """A hash of the version, of the tokens before and of the token itself."""
+        tokens = (*prompt_ids, *response_ids)
+        version = 0 if self._weights is None else self._weights.version
+        places = range(len(prompt_ids), len(tokens))
+        return np.asarray([_drawn(version, tokens[:place], tokens[place], place)[1] for place in places], np.float32)
 
     async def load(self, directory: str, weights: WeightVersion) -> None:
         """Adopt `weights` from a directory of `write_fake_weights`.
@@ -105,8 +123,20 @@ class FakeEngine:
     def load_now(self) -> EngineLoad:
         return EngineLoad(requests=self._requests, tokens_sampled=self._tokens_sampled)
 
-    async def _sampled(self, prompt: tuple[int, ...], seed: int, sampling: Sampling) -> Completion:
-        reply = self.replies.get(self._tokenizer.decode(prompt))
+    def _reply(self, prompt: tuple[int, ...], asked_before: int) -> str | None:
+        """What is said literally, if anything is."""
+        scripted = self.replies.get(self._tokenizer.decode(prompt))
+        if isinstance(scripted, str):
+            return scripted
+        if scripted:
+            return scripted[min(asked_before, len(scripted) - 1)]
+        if not self.lines:
+            return None
+        return self.lines.pop(0) if len(self.lines) > 1 else self.lines[0]
+
+    async def _sampled(
+        self, prompt: tuple[int, ...], seed: int, sampling: Sampling, reply: str | None, heard: Heard | None
+    ) -> Completion:
         literal = None if reply is None else self._tokenizer.encode(reply)
         wanted = sampling.max_tokens if literal is None else len(literal)
         tokens: list[int] = []
@@ -123,6 +153,8 @@ class FakeEngine:
             logprobs.append(logprob)
             versions.append(version)
             self._tokens_sampled += 1
+            if heard is not None:
+                heard(tokens, logprobs, self._tokenizer.decode(tokens))
         stop = self._stop(tokens, sampling)
         text = self._tokenizer.decode(tokens)
         return Completion(

@@ -7,26 +7,38 @@ weights give it in its whole context.
 
 import asyncio
 import os
+import threading
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 import numpy as np
+import numpy.typing as npt
 import structlog
 
 from schemas.weights import WeightVersion
-from services.inference.engine import Completion, EngineDied, EngineLoad, Sampling, Tokenizer
+from services.inference.engine import Completion, EngineDied, EngineLoad, Heard, Sampling, Tokenizer
 from services.inference.orphans import OWNER
 
 log = structlog.get_logger()
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+_ENVIRONMENT = threading.Lock()
+"""Engines of one process start one after the other: each reads the environment, and measures what memory is free."""
 
 _EXTENSION = "services.inference.vllm_extension.WeightLoading"
 
 
 @dataclass(frozen=True)
 class VllmSettings:
-    """What an engine is started with. `extra` goes to vLLM's `AsyncEngineArgs` as it is."""
+    """What an engine is started with. `extra` goes to vLLM's `AsyncEngineArgs` as it is.
+
+    An engine whose weights are `is_fixed` samples with those that it was started with, as version 0. `devices` are the
+    GPUs that it may see, in the form of `CUDA_VISIBLE_DEVICES`; None leaves the process's own.
+    """
 
     model_path: str
     dtype: str = "bfloat16"
@@ -40,6 +52,8 @@ class VllmSettings:
     trust_remote_code: bool = False
     kv_cache_gib: int = 1
     cpu_threads: int | None = None
+    is_fixed: bool = False
+    devices: str | None = None
     extra: dict[str, Any] = field(default_factory=dict)
 
 
@@ -68,8 +82,15 @@ class VllmEngine:
     async def start(self) -> None:
         """Load the model in a thread: the heartbeat goes on meanwhile, which may take a minute."""
         await asyncio.to_thread(self._start)
+        if self._settings.is_fixed:
+            self._weights = WeightVersion()
+            await self._llm.update_weight_version(str(self._weights.version))
 
     def _start(self) -> None:
+        with _ENVIRONMENT, _devices(self._settings.devices):
+            self._launch()
+
+    def _launch(self) -> None:
         _set_environment(self._settings)
         from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.v1.engine.async_llm import AsyncLLM
@@ -79,14 +100,23 @@ class VllmEngine:
         self._tokenizer = cast(Tokenizer, self._llm.get_tokenizer())
         log.info("engine_started", engine="vllm", model=self._settings.model_path, dtype=self._settings.dtype)
 
-    async def sample(self, prompt_ids: Sequence[int], sampling: Sampling) -> Completion:
+    async def sample(self, prompt_ids: Sequence[int], sampling: Sampling, heard: Heard | None = None) -> Completion:
+        result = await self._finished(prompt_ids, _sampling_params(sampling, is_followed=heard is not None), heard)
+        completion = _completion(result.outputs[0])
+        self._tokens_sampled += len(completion.token_ids)
+        return completion
+
+    async def _finished(self, prompt_ids: Sequence[int], params: Any, heard: Heard | None = None) -> Any:
+        """vLLM's answer to one request."""
         self._requests += 1
         try:
             result = None
             async for output in self._llm.generate(
-                {"prompt_token_ids": list(prompt_ids)}, _sampling_params(sampling), request_id=uuid.uuid4().hex
+                {"prompt_token_ids": list(prompt_ids)}, params, request_id=uuid.uuid4().hex
             ):
                 result = output
+                if heard is not None:
+                    heard(output.outputs[0].token_ids, _logprobs(output.outputs[0]), output.outputs[0].text)
         except Exception as error:
             if self._llm.errored:
                 raise EngineDied(str(error)) from error
@@ -95,9 +125,13 @@ class VllmEngine:
             self._requests -= 1
         if result is None or not result.finished:
             raise RuntimeError("the engine ended the request without an answer")
-        completion = _completion(result.outputs[0])
-        self._tokens_sampled += len(completion.token_ids)
-        return completion
+        return result
+
+    async def score(self, prompt_ids: Sequence[int], response_ids: Sequence[int]) -> npt.NDArray[np.float32]:
+        """vLLM computes the log-probs of a prompt; one token more has to be sampled, and is thrown away."""
+        tokens = [*prompt_ids, *response_ids]
+        output = await self._finished(tokens, _scoring_params())
+        return _given_logprobs(output.prompt_logprobs, tokens, len(prompt_ids))
 
     async def load(self, directory: str, weights: WeightVersion) -> None:
         async with self._loading:
@@ -116,6 +150,21 @@ class VllmEngine:
         if self._llm is not None:
             self._llm.shutdown()
             self._llm = None
+
+
+@contextmanager
+def _devices(devices: str | None) -> Iterator[None]:
+    """Engine processes that are started within see `devices` alone."""
+    before = os.environ.get(VISIBLE)
+    if devices is not None:
+        os.environ[VISIBLE] = devices
+    try:
+        yield
+    finally:
+        if devices is not None:
+            os.environ.pop(VISIBLE)
+            if before is not None:
+                os.environ[VISIBLE] = before
 
 
 def _set_environment(settings: VllmSettings) -> None:
@@ -147,7 +196,7 @@ def _engine_arguments(settings: VllmSettings) -> dict[str, Any]:
     return {**arguments, **settings.extra}
 
 
-def _sampling_params(sampling: Sampling) -> Any:
+def _sampling_params(sampling: Sampling, is_followed: bool = False) -> Any:
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
@@ -163,21 +212,46 @@ def _sampling_params(sampling: Sampling) -> Any:
         seed=sampling.seed,
         ignore_eos=sampling.ignore_eos,
         logprobs=0,
+        output_kind=RequestOutputKind.CUMULATIVE if is_followed else RequestOutputKind.FINAL_ONLY,
+    )
+
+
+def _scoring_params() -> Any:
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    return SamplingParams(
+        temperature=1.0,
+        max_tokens=1,
+        prompt_logprobs=0,
+        detokenize=False,
         output_kind=RequestOutputKind.FINAL_ONLY,
     )
 
 
+def _given_logprobs(candidates: Any, tokens: Sequence[int], start: int) -> npt.NDArray[np.float32]:
+    """Of `tokens` from place `start`, out of vLLM's candidates at each place of a prompt."""
+    if candidates is None or len(candidates) != len(tokens):
+        raise RuntimeError("the engine did not give the log-probs of every token")
+    found = [candidates[place][tokens[place]].logprob for place in range(start, len(tokens))]
+    return np.asarray(found, dtype=np.float32)
+
+
 def _completion(output: Any) -> Completion:
     token_ids = np.asarray(output.token_ids, dtype=np.int32)
-    pairs = zip(output.token_ids, output.logprobs, strict=True)
-    logprobs = np.asarray([candidates[token].logprob for token, candidates in pairs], dtype=np.float32)
     return Completion(
         token_ids=token_ids,
-        logprobs=logprobs,
+        logprobs=np.asarray(_logprobs(output), dtype=np.float32),
         token_versions=_token_versions(output.weight_versions, len(token_ids)),
         text=output.text,
         is_truncated=output.finish_reason == "length",
     )
+
+
+def _logprobs(output: Any) -> list[float]:
+    """Of the sampled tokens, out of vLLM's candidates at each place."""
+    pairs = zip(output.token_ids, output.logprobs, strict=True)
+    return [candidates[token].logprob for token, candidates in pairs]
 
 
 def _token_versions(spans: Any, length: int) -> np.ndarray[Any, np.dtype[np.int32]]:

@@ -4,31 +4,40 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from schemas.reports import ServiceName
-from services.rollout.plugins import load_plugins
+from services.rollout.plugins import load_own, load_plugins
 from services.runtime.context import Context
 
 
 async def run_synchronizer(context: Context) -> None:
+    from services.synchronizer.output import write_output
     from services.synchronizer.plan import plan_of
     from services.synchronizer.service import Synchronizer
 
-    await Synchronizer(context, plan_of(context.config)).run()
+    _load_plugins(context)
+    plan = plan_of(context.config)
+    write_output(context.config, plan.mixture.tasksets)
+    await Synchronizer(context, plan).run()
 
 
 async def run_explorer(context: Context) -> None:
     from services.explorer.service import Explorer
-    from services.inference.build import build_engine
+    from services.inference.build import build_auxiliaries, build_engine
 
-    _load_plugins(context)
-    await Explorer(context, build_engine(context.config)).run()
+    if context.config.mode == "serve":
+        from services.explorer.serving.service import Serving
+
+        await Serving(context, build_engine(context.config)).run()
+        return
+    load_own(context.config)
+    await Explorer(context, build_engine(context.config), build_auxiliaries(context.config)).run()
 
 
 async def run_evaluator(context: Context) -> None:
     from services.evaluator.service import Evaluator
-    from services.inference.build import build_engine
+    from services.inference.build import build_auxiliaries, build_engine
 
-    _load_plugins(context)
-    evaluator = Evaluator(context, build_engine(context.config))
+    load_own(context.config)
+    evaluator = Evaluator(context, build_engine(context.config), build_auxiliaries(context.config))
     await (evaluator.bench() if context.config.mode == "bench" else evaluator.run())
 
 
@@ -36,6 +45,7 @@ async def run_trainer(context: Context) -> None:
     from services.trainer.backends.build import build_backend
     from services.trainer.service import Trainer
 
+    _load_plugins(context)
     await Trainer(context, build_backend(context.config)).run()
 
 
@@ -55,4 +65,5 @@ SERVICES: dict[ServiceName, Callable[[Context], Awaitable[None]]] = {
 
 
 def _load_plugins(context: Context) -> None:
+    """Of services that run no workflow: the dotted paths of workflows are not theirs to import."""
     load_plugins([Path(directory) for directory in context.config.plugin_dirs])

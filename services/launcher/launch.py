@@ -17,6 +17,7 @@ from bus.port import Bus
 from bus.server import LocalServer
 from schemas.state import RunDeclared, TrainProgress
 from services.account.replayed import replay_lines, summarize_replay
+from services.account.rows import rows_lines, summarize_rows
 from services.account.snapshot import snapshot
 from services.account.summary import summarize
 from services.config.errors import ConfigError, Problem
@@ -33,22 +34,25 @@ log = structlog.get_logger()
 CONFIG_FILE = "config.yaml"
 SUMMARY_FILE = "summary.json"
 BENCH_FILE = "bench.json"
+NOW = "%Y%m%d%H%M%S"
+"""How the time is written in the name of a run that begins anew."""
 _DRAIN_S = 120.0
 _BUS_POLL_S = 0.5
 _HEADWAY_S = 5.0
+_INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
 
 
 def prepared(config: RunConfig) -> RunConfig:
     """The run to start: under another name where the directory is in use and the run is not to be continued."""
-    if config.continue_from_checkpoint or config.mode not in ("both", "train") or not _is_used(config.run_dir):
+    if config.continue_from_checkpoint or config.mode not in ("both", "train") or not is_used(config.run_dir):
         return config
-    if config.mode == "train":
+    if not config.is_whole:
         key = "continue_from_checkpoint"
         raise ConfigError(
             str(config.run_dir),
             [Problem(key, f"{key}=false, but the run has begun here: set it to true, or choose another name")],
         )
-    name = f"{config.name}_{time.strftime('%Y%m%d%H%M%S')}"
+    name = f"{config.name}_{time.strftime(NOW)}"
     log.info("run_renamed", name=name, reason=f"{config.run_dir} is in use, and continue_from_checkpoint is false")
     return config.model_copy(update={"name": name})
 
@@ -65,7 +69,7 @@ async def launch(config: RunConfig, console: Console) -> int:
         bus = await join(config, "launcher")
         await _declare(config, bus)
         status = await _supervised(config, bus, server, console)
-        if config.mode != "explore":
+        if config.mode not in ("explore", "serve"):
             await _summarize(config, bus, started_at, console)
         await bus.close()
         return status
@@ -73,12 +77,12 @@ async def launch(config: RunConfig, console: Console) -> int:
         if server is not None:
             await server.stop()
             forget_address(config.run_dir)
+        _off_interrupt()
 
 
 async def _own_bus(config: RunConfig) -> LocalServer | None:
-    """A bus for this run alone, when it is whole on this machine (`both`, `bench`, a replay) and none is configured."""
-    is_whole = config.mode in ("both", "bench") or config.replay is not None
-    if not is_whole or known_url(config) is not None:
+    """A bus for this run alone, when it is whole on this machine and none is configured."""
+    if not config.is_whole or known_url(config) is not None:
         return None
     server = local_server(config)
     await server.start()
@@ -173,9 +177,15 @@ async def _watch(bus: Bus, console: Console) -> None:
 
 def _on_interrupt() -> asyncio.Event:
     interrupted = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in _INTERRUPTS:
         asyncio.get_running_loop().add_signal_handler(number, interrupted.set)
     return interrupted
+
+
+def _off_interrupt() -> None:
+    """Nothing runs that would have to be drained: an interrupt ends this process."""
+    for number in _INTERRUPTS:
+        asyncio.get_running_loop().remove_signal_handler(number)
 
 
 def _write_config(config: RunConfig) -> Path:
@@ -183,7 +193,8 @@ def _write_config(config: RunConfig) -> Path:
 
     Whether the run is continued has been decided by now; a service that is started again goes on in any case.
     """
-    suffix = "" if config.mode == "both" else f".{config.mode}-{config.explorer.name}"
+    is_alone = config.mode == "both" or config.experience_source in ("rows", "store")
+    suffix = "" if is_alone else f".{config.mode}-{config.explorer.name}"
     path = config.run_dir / f"{CONFIG_FILE.removesuffix('.yaml')}{suffix}.yaml"
     settled = config.model_dump(mode="json", exclude_unset=True)
     settled |= {"continue_from_checkpoint": True, "checkpoint_job_dir": str(config.run_dir)}
@@ -195,6 +206,9 @@ async def _summarize(config: RunConfig, bus: Bus, started_at: float, console: Co
     if config.replay is not None:
         summary = await summarize_replay(bus, config.replay, started_at)
         lines = [*replay_lines(summary)]
+    elif config.experience_source in ("rows", "store"):
+        summary = await summarize_rows(bus, config, started_at)
+        lines = [*rows_lines(summary)]
     else:
         summary = await summarize(bus, config, started_at)
         lines = summary_lines(summary)
@@ -212,7 +226,8 @@ def summary_lines(summary: dict[str, Any]) -> list[str]:
         f"{summary['run']}: {summary['phase']} after {summary['steps']} steps in {summary['wall_s']:.0f} s",
         f"tasks: {tasks['released']} released, {tasks['answered']} answered, {tasks['quarantined']} quarantined",
         f"experiences: {experiences['published']} published, {experiences['trained']} trained, "
-        f"{experiences['waiting']} waiting, {experiences['duplicates']} duplicates, {experiences['lost']} lost",
+        + "".join(f"{count} filtered ({rule}), " for rule, count in sorted(experiences["filtered"].items()))
+        + f"{experiences['waiting']} waiting, {experiences['duplicates']} duplicates, {experiences['lost']} lost",
         f"tokens: {tokens['sampled']} sampled, {tokens['trained']} trained",
     ]
     for evaluation in summary["evaluations"]:
@@ -222,5 +237,6 @@ def summary_lines(summary: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _is_used(run_dir: Path) -> bool:
+def is_used(run_dir: Path) -> bool:
+    """Whether a run has left something in its directory."""
     return any(run_dir.glob("global_step_*")) or (run_dir / "bus").is_dir()

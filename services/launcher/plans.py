@@ -25,6 +25,10 @@ def plans(config: RunConfig, config_path: Path) -> list[ChildPlan]:
             *(("explorer", name) for name in explorers),
             *(("evaluator", name) for name in evaluators),
         ],
+        "serve": [
+            ("synchronizer", _owned("synchronizer", config)),
+            *(("explorer", name) for name in explorers),
+        ],
         "train": [("trainer", config.trainer.name), ("monitor", "monitor")],
         "bench": [("evaluator", "evaluator")],
     }

@@ -25,14 +25,14 @@ class View(Protocol):
 
 
 class Rates:
-    """Tokens per second and time left, from the snapshots of the last while."""
+    """Tokens per second (sampled; where nobody samples, trained) and time left, from the snapshots of a while."""
 
     def __init__(self) -> None:
         self._seen: list[tuple[float, float]] = []
         self._first_step: tuple[float, int] | None = None
 
     def take(self, snapshot: Snapshot) -> None:
-        self._seen.append((snapshot.at, snapshot.tokens_sampled))
+        self._seen.append((snapshot.at, snapshot.tokens_trained if snapshot.is_unscored else snapshot.tokens_sampled))
         self._seen = [item for item in self._seen if item[0] > snapshot.at - _RATE_WINDOW_S]
         if self._first_step is None and snapshot.step > 0:
             self._first_step = (snapshot.at, snapshot.step)
@@ -100,14 +100,16 @@ def line(snapshot: Snapshot, rates: Rates) -> str:
     """One line that says where the run is."""
     parts = [
         f"step {snapshot.step}/{_text(snapshot.total_steps)}",
-        f"reward {_number(snapshot.train.reward if snapshot.train else None)}",
+        _success(snapshot),
         f"version {_text(snapshot.newest.weights.version if snapshot.newest else None)}",
-        f"staleness {_number(snapshot.train.staleness if snapshot.train else None)}",
-        f"tasks {_depth(snapshot, 'tasks')} experiences {_depth(snapshot, 'experiences')}",
+        *_ways(snapshot),
         f"{rates.tokens_per_s():.0f} tokens/s",
         f"left {_duration(rates.left_s(snapshot))}",
         snapshot.phase,
     ]
+    filtered = sum(snapshot.train.counts.filtered.values()) if snapshot.train else 0
+    if filtered:
+        parts.append(f"{filtered} filtered")
     if snapshot.quarantined:
         parts.append(f"{snapshot.quarantined} quarantined")
     if snapshot.release and snapshot.release.waiting_for and snapshot.step == 0:
@@ -125,6 +127,25 @@ def table(snapshot: Snapshot, rates: Rates) -> Table:
     shown.caption = Text("\n".join((line(snapshot, rates), *snapshot.notices)))
     shown.caption_justify = "left"
     return shown
+
+
+def _success(snapshot: Snapshot) -> str:
+    """The reward, or, where nothing is scored, the loss."""
+    train = snapshot.train
+    if snapshot.is_unscored:
+        return f"loss {_number(train.loss if train else None)}"
+    return f"reward {_number(train.reward if train else None)}"
+
+
+def _ways(snapshot: Snapshot) -> list[str]:
+    """How far experiences are on their way to the trainer; of rows of data, how many have arrived."""
+    train = snapshot.train
+    if train is not None and snapshot.is_unscored:
+        return [f"{train.counts.trained} experiences trained"]
+    return [
+        f"staleness {_number(train.staleness if train else None)}",
+        f"tasks {_depth(snapshot, 'tasks')} experiences {_depth(snapshot, 'experiences')}",
+    ]
 
 
 def _depth(snapshot: Snapshot, stream: str) -> str:

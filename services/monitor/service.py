@@ -1,4 +1,5 @@
-"""The monitor service: reads the metrics stream from its beginning, so that its record is whole whenever it starts."""
+"""The monitor service: reads the metrics stream from its beginning, so that its record is whole whenever it starts, and
+writes the experience stream to the stores that the configuration names, each experience once."""
 
 import asyncio
 from pathlib import Path
@@ -8,8 +9,11 @@ import structlog
 from bus.subjects import Stream
 from schemas.reports import MetricsReported
 from services.monitor.gathering import Gathering
+from services.monitor.storing import Stored
 from services.monitor.tensorboard import TensorBoardRecord
 from services.runtime.context import Context
+from services.store.build import store_at
+from services.store.sinks import sinks
 
 log = structlog.get_logger()
 
@@ -17,7 +21,7 @@ _FLUSH_S = 2.0
 
 
 class Monitor:
-    """Owns the writers. It says nothing on the bus but its heartbeat."""
+    """Owns the writers. It says nothing on the bus but its heartbeat, and how far the stores are."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -25,21 +29,34 @@ class Monitor:
         cache = context.config.monitor.cache_dir or str(context.config.run_dir / "monitor")
         self._record_dir = f"{cache}/tensorboard"
         self._read = 0
+        places = sinks(context.config)
+        self._stored = Stored(context, [store_at(place) for place in places]) if places else None
 
     async def run(self) -> None:
-        """Write until the run is finished and everything in the stream is written."""
+        """Write until the run is finished and everything in the streams is written.
+
+        Raises:
+            StoreError: a store holds something else.
+        """
         record = TensorBoardRecord(Path(self._record_dir))
         log.info("monitor_writing", directory=self._record_dir)
         self._context.member.state = "writing"
-        reading = asyncio.create_task(self._follow(record))
+        working = [asyncio.create_task(self._follow(record))]
+        if self._stored is not None:
+            working.append(asyncio.create_task(self._stored.run()))
         try:
             while not self._context.stopping.is_set() and not await self._is_complete():
-                if reading.done():
-                    reading.result()
+                for task in working:
+                    if task.done():
+                        task.result()
                 record.flush()
                 await self._context.wait(_FLUSH_S)
         finally:
-            reading.cancel()
+            for task in working:
+                task.cancel()
+            await asyncio.gather(*working, return_exceptions=True)
+            if self._stored is not None:
+                await self._stored.close()
             record.write(self._gathering.flush())
             record.close()
 
@@ -51,5 +68,7 @@ class Monitor:
 
     async def _is_complete(self) -> bool:
         if await self._context.phase() != "finished":
+            return False
+        if self._stored is not None and not await self._stored.is_abreast():
             return False
         return self._read >= (await self._context.bus.state(Stream.METRICS)).last

@@ -20,6 +20,27 @@ def additions(train_rows: int, eval_rows: int, seed: int = 0) -> tuple[list[dict
     return rows[eval_rows:], rows[:eval_rows]
 
 
+def worked(rows: list[dict[str, str]]) -> list[dict[str, str]]:
+    """The same additions with their answers, to be learned as they stand: `{"prompt", "response"}`."""
+    return [{"prompt": row["prompt"], "response": f"{row['answer']}\n"} for row in rows]
+
+
+def judged(rows: list[dict[str, str]], seed: int = 0) -> list[dict[str, str]]:
+    """The same additions, each with its answer and one that is off by 1 or 10: `{"prompt", "chosen", "rejected"}`."""
+    rng = random.Random(seed)
+    wrong = [int(row["answer"]) + rng.choice((-10, -1, 1, 10)) for row in rows]
+    return [
+        {"prompt": row["prompt"], "chosen": f"{row['answer']}\n", "rejected": f"{number}\n"}
+        for row, number in zip(rows, wrong, strict=True)
+    ]
+
+
+def texts(rows: list[dict[str, str]], lines: int = 8) -> list[dict[str, str]]:
+    """The same additions as plain text, so many to a text: `{"text"}`."""
+    solved = [f"{row['prompt'].rsplit(chr(10), 1)[-1]}{row['answer']}" for row in rows]
+    return [{"text": "\n".join(solved[first : first + lines]) + "\n"} for first in range(0, len(solved), lines)]
+
+
 def write_rows(path: Path, rows: list[dict[str, str]]) -> bool:
     """Write `rows` as JSON lines, whole or not at all. Returns False where the file already holds them."""
     text = "".join(json.dumps(row) + "\n" for row in rows)

@@ -1,10 +1,11 @@
-"""What the quickstart reads: `model/`, `addition.jsonl` and `addition_eval.jsonl` under one directory."""
+"""What the quickstart reads: `model/`, `addition.jsonl` and `addition_eval.jsonl` under one directory; and what the
+examples that train on rows of data read: the same additions as `addition_sft`, `addition_dpo` and `addition_cpt`."""
 
 from pathlib import Path
 
 import structlog
 
-from services.prepare.addition import EVAL_ROWS, TRAIN_ROWS, additions, write_rows
+from services.prepare.addition import EVAL_ROWS, TRAIN_ROWS, additions, judged, texts, worked, write_rows
 from services.prepare.directory import make_once
 from services.prepare.pretrained import convert, gguf_file
 
@@ -20,9 +21,21 @@ def prepare(into: Path) -> None:
         PrepareError: the package that carries the model is not installed.
     """
     into.mkdir(parents=True, exist_ok=True)
-    train, held_out = additions(TRAIN_ROWS, EVAL_ROWS)
-    for name, rows in (("addition.jsonl", train), ("addition_eval.jsonl", held_out)):
-        made = write_rows(into / name, rows)
-        log.info("data_made" if made else "data_present", path=str(into / name), rows=len(rows))
+    prepare_data(into)
     made = make_once(into / "model", RECIPE, lambda directory: convert(gguf_file(), directory))
     log.info("model_made" if made else "model_present", path=str(into / "model"))
+
+
+def prepare_data(into: Path) -> None:
+    """Make the data alone."""
+    train, held_out = additions(TRAIN_ROWS, EVAL_ROWS)
+    files = {
+        "addition.jsonl": train,
+        "addition_eval.jsonl": held_out,
+        "addition_sft.jsonl": worked(train),
+        "addition_dpo.jsonl": judged(train),
+        "addition_cpt.jsonl": texts(train),
+    }
+    for name, rows in files.items():
+        made = write_rows(into / name, rows)
+        log.info("data_made" if made else "data_present", path=str(into / name), rows=len(rows))

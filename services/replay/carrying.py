@@ -11,11 +11,9 @@ from dataclasses import dataclass
 from bus.errors import PublishTimeout, StreamFull
 from bus.port import Bus
 from bus.subjects import Stream
-from schemas.experiences import GroupSampled, TaskAbandoned
+from schemas.experiences import GroupSampled
 from services.replay.errors import ReplayError
-
-Answer = GroupSampled | TaskAbandoned
-"""What the experience stream holds for one task."""
+from services.store.messages import Answer
 
 Told = Callable[[int], None]
 """Hears how many experiences have been dealt with so far."""

@@ -8,7 +8,6 @@ import asyncio
 import inspect
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
@@ -21,7 +20,7 @@ from services.config.tree import RunConfig
 from services.replay.errors import ReplayError
 from services.replay.span import Span
 from services.rollout.errors import RolloutError, nearest
-from services.rollout.plugins import load_plugins
+from services.rollout.plugins import load_own
 from services.rollout.rewards import Answer, Reward, reward_named
 from services.rollout.tasksets import Taskset, open_taskset
 
@@ -67,8 +66,7 @@ class Rescorer:
         key = self.tasksets[group.task.taskset].config.format.response_key
         truth = row.get(key)
         experiences = tuple(
-            self._judged(experience, Answer(experience.response_text, _text(truth), experience.prompt_text, row), group)
-            for experience in group.experiences
+            self._judged(experience, _answer(experience, _text(truth), row), group) for experience in group.experiences
         )
         return group.model_copy(update={"run": run, "experiences": experiences})
 
@@ -133,6 +131,17 @@ def reward_arguments(given: Sequence[str]) -> dict[str, Any]:
     return arguments
 
 
+def _answer(experience: Experience, truth: str, row: dict[str, Any]) -> Answer:
+    return Answer(
+        response=experience.response_text,
+        truth=truth,
+        prompt=experience.prompt_text,
+        row=row,
+        response_length=experience.response_length,
+        is_truncated=experience.is_truncated,
+    )
+
+
 def _text(truth: object) -> str:
     return "" if truth is None else str(truth)
 
@@ -144,7 +153,7 @@ def rescorer_of(config: RunConfig, name: str, arguments: Mapping[str, Any]) -> R
         ReplayError: a plug-in, a taskset or the reward is not there, or the reward does not take the arguments.
     """
     try:
-        load_plugins([Path(directory) for directory in config.plugin_dirs])
+        load_own(config)
         reward = reward_named(name)
         tasksets = {settings.name: open_taskset(settings) for settings in (*config.tasksets, *config.eval_tasksets)}
     except RolloutError as error:

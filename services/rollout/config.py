@@ -69,10 +69,33 @@ class _Rows(Section):
     ray_namespace: str | None = None
 
 
+class OperatorConfig(Section):
+    """One step of a data pipeline."""
+
+    name: str = ""
+    args: dict[str, Any] = Field(default_factory=dict)
+
+
+class RowPipelineConfig(Section):
+    """What happens to the rows of a taskset before they are tasks: `operators` in their order, then the order by
+    `priority_weights` (a column and its weight), of which the first `top_k` stay (-1: all).
+
+    `target_fields` are the columns that operators look at where they name none. `inputs` are files to take the rows
+    from in place of the taskset's own.
+    """
+
+    operators: list[OperatorConfig] = Field(default_factory=list)
+    inputs: list[str] = Field(default_factory=list)
+    target_fields: list[str] = Field(default_factory=list)
+    priority_weights: dict[str, float] = Field(default_factory=dict)
+    top_k: int = -1
+
+
 class TasksetConfig(_Rows):
     """One set of tasks. With `storage_type: reasoning_gym`, `path` names the generator.
 
     `repeat_times` counts the answers to a task: of an evaluation, 1 when unset; in training the algorithm decides.
+    `weight` is its share of the tasks beside those of other tasksets; without any, sizes decide.
     """
 
     storage_type: Literal["file", "sql", "reasoning_gym"] = "file"
@@ -84,6 +107,8 @@ class TasksetConfig(_Rows):
     reward_fn_args: dict[str, Any] = Field(default_factory=dict)
     task_selector: DataSelectorConfig | None = None
     repeat_times: int | None = None
+    weight: float | None = None
+    task_pipeline: RowPipelineConfig | None = None
     is_eval: bool = False
 
 
@@ -150,34 +175,40 @@ class BufferConfig(Section):
     cache_dir: str | None = None
 
 
-class OperatorConfig(Section):
-    """One step of a data pipeline."""
-
-    name: str = ""
-    args: dict[str, Any] = Field(default_factory=dict)
-
-
 class ExperiencePipelineConfig(Section):
-    """What happens to experiences between explorer and trainer."""
+    """What happens to experiences between explorer and trainer.
+
+    What the operators filter is made up for by further tasks, up to `refill_batches` times `train_batch_size`
+    experiences a step; what is filtered beyond that counts to the step as if it were there. 0 makes up for nothing.
+    """
 
     operators: list[OperatorConfig] = Field(default_factory=list)
+    refill_batches: int = 10
     save_input: bool = True
     input_save_path: str | None = None
     inputs: dict[str, ExperienceBufferConfig] = Field(default_factory=dict)
     output: ExperienceBufferConfig | None = None
 
 
-class TaskPipelineConfig(Section):
-    """What happens to tasks before they are explored."""
+class TaskPipelineConfig(RowPipelineConfig):
+    """The pipeline of the training tasksets: of those whose name or path is among `inputs`, or of all where that is
+    empty. A taskset whose path is that of `output` has the rows of `inputs`. What comes out is written to
+    `output.path`, where one is given.
+    """
 
-    operators: list[OperatorConfig] = Field(default_factory=list)
     num_process: int = 4
     config_path: str | None = None
-    inputs: list[str] = Field(default_factory=list)
     output: TasksetConfig | None = None
-    target_fields: list[str] = Field(default_factory=list)
-    priority_weights: dict[str, float] = Field(default_factory=dict)
-    top_k: int = -1
+
+    def of(self, taskset: TasksetConfig) -> RowPipelineConfig | None:
+        """What the pipeline means for one taskset."""
+        own: dict[str, Any] = {name: getattr(self, name) for name in RowPipelineConfig.model_fields}
+        is_output = self.output is not None and taskset.path is not None and taskset.path == self.output.path
+        if self.inputs and is_output:
+            return RowPipelineConfig(**own)
+        if self.inputs and not {taskset.name, taskset.path} & {*self.inputs}:
+            return None
+        return RowPipelineConfig(**{**own, "inputs": []})
 
 
 class DataProcessorConfig(Section):

@@ -7,6 +7,7 @@ RolloutError
     PromptTooLong       more prompt tokens than allowed, and truncation is off: another try would not help
     EmptyResponse       the engine sampled no token
     EpisodeInvalid      a workflow returned what cannot be published: another try would not help
+    AuxiliaryMissing    a workflow asks for an auxiliary model that is not configured: another try would not help
     TaskFailed          a task that could not be answered, with its last error
 """
 
@@ -20,11 +21,11 @@ class RolloutError(Exception):
 
 
 class UnknownName(RolloutError):
-    """A name that is not in a table, with the nearest names that are."""
+    """A name that is not in a table, with the nearest names that are, or the `reason` why it is of no use."""
 
-    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+    def __init__(self, kind: str, name: str, known: Iterable[str], reason: str = "") -> None:
         self.kind, self.name = kind, name
-        super().__init__(f"unknown {kind} {name!r}: {nearest(name, known)}")
+        super().__init__(f"unknown {kind} {name!r}: {reason or nearest(name, known)}")
 
 
 class TasksetError(RolloutError):
@@ -36,9 +37,9 @@ class TasksetError(RolloutError):
 
 
 class PluginError(RolloutError):
-    """A plug-in file that cannot be imported."""
+    """A plug-in that cannot be imported: a file, or a module by its dotted name."""
 
-    def __init__(self, file: Path, reason: str) -> None:
+    def __init__(self, file: Path | str, reason: str) -> None:
         self.file, self.reason = file, reason
         super().__init__(f"plug-in {file}: {reason}")
 
@@ -62,13 +63,27 @@ class EpisodeInvalid(RolloutError):
     """A workflow's answer that is no experience, or of another position."""
 
 
-class TaskFailed(RolloutError):
-    """A task of which one position could not be answered in `attempts` tries."""
+class AuxiliaryMissing(RolloutError):
+    """A workflow needs an auxiliary model that the run does not have."""
 
-    def __init__(self, task_id: str, position: int, attempts: int, error: str) -> None:
+    def __init__(self, name: str | None, known: Iterable[str]) -> None:
+        self.name = name
+        names = sorted(known)
+        if name is None or not names:
+            wanted = "an auxiliary model" if name is None else f"the auxiliary model {name!r}"
+            super().__init__(f"the workflow needs {wanted}: name it under explorer.auxiliary_models")
+        else:
+            super().__init__(f"explorer.auxiliary_models has no {name!r}: {nearest(name, names)}")
+
+
+class TaskFailed(RolloutError):
+    """A task of which one position could not be answered in `attempts` tries; `position` None means all of them."""
+
+    def __init__(self, task_id: str, position: int | None, attempts: int, error: str) -> None:
         self.task_id, self.position, self.attempts, self.error = task_id, position, attempts, error
         tries = "1 try" if attempts == 1 else f"{attempts} tries"
-        super().__init__(f"task {task_id}, position {position}: failed after {tries}: {error}")
+        place = "all positions" if position is None else f"position {position}"
+        super().__init__(f"task {task_id}, {place}: failed after {tries}: {error}")
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

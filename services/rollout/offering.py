@@ -5,8 +5,10 @@ from pathlib import Path
 
 from services.rollout.config import TasksetConfig
 
-ROWS = ("storage_type", "path", "split", "subset_name", "generator_args", "data_selector")
+ROWS = ("storage_type", "path", "split", "subset_name", "generator_args", "data_selector", "weight", "task_pipeline")
 """What decides which rows a taskset has, and in which order they come."""
+
+_SQLITE = "sqlite:///"
 
 ANSWERS = (
     "format",
@@ -22,9 +24,20 @@ ANSWERS = (
 def located(config: TasksetConfig) -> TasksetConfig:
     """The same taskset, as it is found from any working directory. A name on a hub stays as it is."""
     changes: dict[str, object] = {"data_selector": config.task_selector or config.data_selector, "task_selector": None}
-    if config.storage_type == "file" and config.path and Path(config.path).exists():
-        changes["path"] = str(Path(config.path).resolve())
+    if config.storage_type == "file" and config.path:
+        changes["path"] = _absolute(config.path)
+    elif config.storage_type == "sql" and config.path and config.path.startswith(_SQLITE):
+        changes["path"] = f"{_SQLITE}{_absolute(config.path.removeprefix(_SQLITE))}"
+    pipeline = config.task_pipeline
+    if pipeline is not None:
+        inputs = [_absolute(path) for path in pipeline.inputs]
+        changes["task_pipeline"] = pipeline.model_copy(update={"inputs": inputs})
     return config.model_copy(update=changes)
+
+
+def _absolute(path: str) -> str:
+    """The path from any working directory, where something is there."""
+    return str(Path(path).resolve()) if Path(path).exists() else path
 
 
 def differences(recorded: TasksetConfig, own: TasksetConfig, fields: Sequence[str] = (*ROWS, *ANSWERS)) -> str:

@@ -1,6 +1,7 @@
-"""In which order rows come: pure functions of sizes, epoch and seed, so that whoever takes over goes on at any place.
+"""In which order rows come: pure functions of rows, epoch and seed, so that whoever takes over goes on at any place.
 
-In an epoch each row of each taskset comes once, so that taskset, epoch and index name a task.
+In an epoch each row of each taskset comes once, so that taskset, epoch and index name a task. The rows of an adaptive
+taskset have no order: they are chosen as their tasks are released.
 """
 
 from collections.abc import Sequence
@@ -11,12 +12,13 @@ import numpy.typing as npt
 
 from services.rollout.config import DataSelectorConfig
 from services.rollout.errors import UnknownName
+from services.rollout.selectors import SELECTORS
 
 Indices = npt.NDArray[np.int64]
 
 
 def interleaved(sizes: Sequence[int]) -> tuple[Indices, Indices]:
-    """One epoch over tasksets of these sizes, each spread evenly over it.
+    """One round over tasksets that have so many tasks in it, each spread evenly over it.
 
     Returns:
         For each of the `sum(sizes)` places, which taskset it is, and how many of that taskset came before.
@@ -28,6 +30,18 @@ def interleaved(sizes: Sequence[int]) -> tuple[Indices, Indices]:
     return which[by_time], nth[by_time]
 
 
+def apportioned(total: int, weights: Sequence[float]) -> list[int]:
+    """`total` in shares by `weights` (largest remainders), none of them 0 where `total` is enough for that."""
+    exact = np.asarray(weights, np.float64) * total / sum(weights)
+    shares = np.floor(exact).astype(np.int64)
+    by_remainder = np.argsort(shares - exact, kind="stable")
+    shares[by_remainder[: total - int(shares.sum())]] += 1
+    while total >= len(shares) and not shares.all():
+        shares[np.argmin(shares)] += 1
+        shares[np.argmax(shares)] -= 1
+    return [int(share) for share in shares]
+
+
 def order(size: int, epoch: int, selector: DataSelectorConfig) -> Indices:
     """The order in which the rows of a taskset come in `epoch`: a permutation of `0 .. size-1`.
 
@@ -35,6 +49,26 @@ def order(size: int, epoch: int, selector: DataSelectorConfig) -> Indices:
         UnknownName: the selector is none of ORDERS.
     """
     return _order(size, epoch, selector.selector_type or "sequential", selector.seed)
+
+
+def easy_first(features: npt.NDArray[np.float64]) -> Indices:
+    """Rows by their features (`N x K`), the highest first; the later of these decide between equal ones."""
+    by_last = tuple(-features[:, place] for place in reversed(range(features.shape[1])))
+    places: Indices = np.lexsort(by_last).astype(np.int64)
+    return places
+
+
+MOST_ADAPTIVE_ROWS = 500_000
+"""What is known of so many rows fits into one value of the run's key-value store."""
+
+
+def assert_known(selector_type: str | None) -> None:
+    """
+    Raises:
+        UnknownName: there is no selector of this name.
+    """
+    if selector_type is not None and selector_type not in SELECTORS:
+        raise UnknownName("selector_type", selector_type, SELECTORS)
 
 
 def _sequential(size: int, epoch: int, seed: int) -> Indices:

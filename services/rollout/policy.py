@@ -3,30 +3,42 @@
 The tokens of a `Sampled` are those that the engine saw and sampled: text is never tokenized a second time.
 """
 
+import copy
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, fields, replace
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+import numpy.typing as npt
 
 from schemas.experiences import Experience
+from services.config.tree import RunConfig
+from services.inference.auxiliary import Auxiliaries, AuxiliaryModel
+from services.inference.chat_layout import Messages, laid_out
 from services.inference.engine import Completion, Engine, Sampling
-from services.rollout.errors import EmptyResponse, PromptTooLong
+from services.rollout.errors import AuxiliaryMissing, EmptyResponse, PromptTooLong
 
-Messages = Sequence[Mapping[str, str]]
+if TYPE_CHECKING:
+    from services.rollout.recording import Recording
 
 
 @dataclass(frozen=True)
 class Prompting:
-    """How prompts are made. What is None is left to the tokenizer; `max_prompt_tokens` None is no limit."""
+    """How prompts are made. What is None is left to the tokenizer; a length of None is no limit.
+
+    `max_model_len` counts the tokens of prompt and response, of all turns together.
+    """
 
     max_prompt_tokens: int | None = None
+    max_model_len: int | None = None
     enable_prompt_truncation: bool = True
     custom_chat_template: str | None = None
     enable_thinking: bool | None = None
 
 
 NO_LIMITS = Prompting()
+NO_AUXILIARIES = Auxiliaries()
 
 
 @dataclass(frozen=True)
@@ -43,6 +55,11 @@ class Sampled:
     def text(self) -> str:
         return self.completion.text
 
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """Prompt and response."""
+        return (*self.prompt_ids, *self.completion.token_ids.tolist())
+
     def experience(
         self,
         position: int,
@@ -50,11 +67,15 @@ class Sampled:
         metrics: Mapping[str, float] | None = None,
         *,
         step: int = 0,
+        state: str = "",
+        step_reward: float | None = None,
+        teacher_logprobs: npt.NDArray[np.float32] | None = None,
         is_masked: bool = False,
     ) -> Experience:
         """The experience of this response. Where `is_masked`, no token of it is trained on.
 
-        Of a truncated prompt it is a masked one with reward 0 and the metric `prompt_truncated`.
+        `teacher_logprobs` are another model's for the tokens of the response; the rest is as in `Experience`. Of a
+        truncated prompt it is a masked one with reward 0 and the metric `prompt_truncated`.
         """
         if self.is_prompt_truncated:
             reward, metrics, is_masked = 0.0, {"prompt_truncated": 1.0}, True
@@ -74,23 +95,64 @@ class Sampled:
             is_truncated=completion.is_truncated,
             step=step,
             temperature=self.temperature,
+            teacher_logprobs=_NONE if teacher_logprobs is None else teacher_logprobs,
+            state=state,
+            step_reward=step_reward,
         )
 
 
 class Policy:
-    """An engine together with the sampling arguments of one task."""
+    """An engine together with the sampling arguments of one task, and the auxiliary models beside it, by name."""
 
-    def __init__(self, engine: Engine, sampling: Sampling, prompting: Prompting = NO_LIMITS) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        sampling: Sampling,
+        prompting: Prompting = NO_LIMITS,
+        auxiliary: Mapping[str, AuxiliaryModel] = NO_AUXILIARIES,
+    ) -> None:
         self.engine = engine
         self.sampling = sampling
         self.prompting = prompting
+        self.auxiliary = auxiliary
+
+    @property
+    def judge(self) -> AuxiliaryModel:
+        """The first of the auxiliary models.
+
+        Raises:
+            AuxiliaryMissing: there is none.
+        """
+        return self.auxiliary_named(None)
+
+    def auxiliary_named(self, name: str | None) -> AuxiliaryModel:
+        """The auxiliary model of that name; the first of all without one.
+
+        Raises:
+            AuxiliaryMissing: there is none.
+        """
+        chosen = next(iter(self.auxiliary), None) if name is None else name
+        if chosen is None or chosen not in self.auxiliary:
+            raise AuxiliaryMissing(name, self.auxiliary)
+        return self.auxiliary[chosen]
 
     def at(self, position: int) -> Self:
         """The policy for one of several answers to a task: with a seed, each has its own, or all would be the same."""
         if self.sampling.seed is None:
             return self
-        sampling = replace(self.sampling, seed=self.sampling.seed + position)
-        return type(self)(self.engine, sampling, self.prompting)
+        return self.with_sampling(seed=self.sampling.seed + position)
+
+    def recording(self) -> "AbstractAsyncContextManager[Recording]":
+        """A session in which an agent talks to the policy over HTTP; see `services.rollout.recording`."""
+        from services.rollout.recording import recording
+
+        return recording(self)
+
+    def with_sampling(self, **changes: Any) -> Self:
+        """The same policy with other sampling arguments (fields of `Sampling`)."""
+        other = copy.copy(self)
+        other.sampling = replace(self.sampling, **changes)
+        return other
 
     async def complete(self, prompt: str) -> Sampled:
         """Continue plain text.
@@ -113,18 +175,30 @@ class Policy:
 
         `chat_template` and `enable_thinking` go before those of `prompting`. Errors as of `complete`.
         """
-        is_begun = messages[-1]["role"] == "assistant"
-        options: dict[str, Any] = {
-            "tokenize": False,
-            "add_generation_prompt": add_generation_prompt and not is_begun,
-            "continue_final_message": is_begun,
-            "chat_template": chat_template or self.prompting.custom_chat_template,
-            "enable_thinking": self.prompting.enable_thinking if enable_thinking is None else enable_thinking,
-        }
-        set_options = {name: value for name, value in options.items() if value is not None}
-        conversation = [dict(message) for message in messages]
-        prompt = str(self.engine.tokenizer.apply_chat_template(conversation, **set_options))
+        prompt = self.laid_out(
+            messages,
+            chat_template=chat_template,
+            enable_thinking=enable_thinking,
+            add_generation_prompt=add_generation_prompt,
+        )
         return await self._sample(prompt, self.engine.tokenizer.encode(prompt, add_special_tokens=False))
+
+    def laid_out(
+        self,
+        messages: Messages,
+        *,
+        chat_template: str | None = None,
+        enable_thinking: bool | None = None,
+        add_generation_prompt: bool = True,
+    ) -> str:
+        """A conversation as text, its special tokens included. Arguments as of `chat`."""
+        return laid_out(
+            self.engine.tokenizer,
+            messages,
+            chat_template=chat_template or self.prompting.custom_chat_template,
+            enable_thinking=self.prompting.enable_thinking if enable_thinking is None else enable_thinking,
+            add_generation_prompt=add_generation_prompt,
+        )
 
     async def _sample(self, prompt: str, prompt_ids: Sequence[int]) -> Sampled:
         limit = self.prompting.max_prompt_tokens
@@ -142,6 +216,20 @@ class Policy:
         if len(completion.token_ids) == 0:
             raise EmptyResponse(f"no token was sampled for a prompt of {len(prompt_ids)} tokens")
         return Sampled(tuple(prompt_ids), prompt, completion, is_too_long, sampling.temperature)
+
+
+_NONE = np.zeros(0, dtype=np.float32)
+
+
+def prompting_of(config: RunConfig) -> Prompting:
+    """How the run's prompts are made."""
+    return Prompting(
+        max_prompt_tokens=config.max_prompt_tokens,
+        max_model_len=config.max_model_len,
+        enable_prompt_truncation=config.model.enable_prompt_truncation,
+        custom_chat_template=config.model.custom_chat_template,
+        enable_thinking=config.rollout_model.enable_thinking,
+    )
 
 
 def sampling_of(rollout_args: Mapping[str, Any]) -> Sampling:

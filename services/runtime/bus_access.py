@@ -46,7 +46,7 @@ def _credentials(config: RunConfig, role: Role, run: str) -> Credentials | None:
     if config.bus.credentials is None:
         return None
     stands_in = {
-        Role.OPERATOR: Role.EXPLORER if config.mode == "explore" else Role.READER,
+        Role.OPERATOR: Role.EXPLORER if config.mode in ("explore", "serve") else Role.READER,
         Role.READER: Role.OPERATOR,
     }
     roles = [role, stands_in[role]] if role in stands_in else [role]

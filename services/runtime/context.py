@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from bus.port import Bus
@@ -21,13 +22,15 @@ class Superseded(Exception):
 
 @dataclass
 class Context:
-    """The surroundings of one service."""
+    """The surroundings of one service. `hear_signals` is for who has started a library that takes the signals for
+    itself: after it, SIGTERM and SIGINT set `stopping` again."""
 
     config: RunConfig
     bus: Bus
     member: Member
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     activities: Activities = field(default_factory=Activities)
+    hear_signals: Callable[[], None] = lambda: None
 
     async def report(
         self,

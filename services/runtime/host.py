@@ -43,15 +43,18 @@ async def host(config: RunConfig, service: ServiceName, name: str, run: Run) -> 
         stopping.set()
         loop.call_later(config.explorer.leave_timeout + _LONGEST_FAREWELL_S, os._exit, EXIT_FAILED)
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop)
+    def hear_signals() -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop)
+
+    hear_signals()
     bus = await join(config, name, Role(service))
     member = Member(service, name)
     synchronizer = config.synchronizer
     beating = asyncio.create_task(beat(bus, member, synchronizer.heartbeat_interval, synchronizer.member_timeout))
     log.info("service_started", member=name, run=config.run_name, bus=bus.url, pid=os.getpid())
     try:
-        await run(Context(config, bus, member, stopping))
+        await run(Context(config, bus, member, stopping, hear_signals=hear_signals))
     except Superseded as error:
         log.error("service_superseded", member=name, reason=str(error))
         return EXIT_SUPERSEDED

@@ -11,6 +11,9 @@ RELEASE = "release"
 TRAIN = "train"
 """`TrainProgress`, by the trainer."""
 
+STORED = "stored"
+"""`StoreProgress`, by the monitor, where the configuration names stores."""
+
 INCARNATION = "incarnation"
 """`IncarnationTaken`, by the trainer, at its start."""
 
@@ -21,9 +24,15 @@ MEMBERS = "member."
 
 OFFERS = "taskset."
 
+CHOICES = "chosen."
+
 EXCUSES = "excused."
 
 RECEIPTS = "settled."
+
+FINISHED = "served.finished."
+
+SLOTS = "served.slot."
 
 
 def offer_key(taskset: str) -> str:
@@ -31,9 +40,24 @@ def offer_key(taskset: str) -> str:
     return f"{OFFERS}{taskset}"
 
 
+def choice_key(taskset: str) -> str:
+    """`RowsChosen`, by the leading synchronizer, of a taskset whose rows are chosen by pass rates."""
+    return f"{CHOICES}{taskset}"
+
+
 def excuse_key(ordinal: int) -> str:
     """`TaskExcused`, by the explorers that have handed the task back."""
     return f"{EXCUSES}{ordinal}"
+
+
+def finished_key(history: str) -> str:
+    """`ConversationsFinished`, by the serving explorers that have the history."""
+    return f"{FINISHED}{history}"
+
+
+def slot_key(ordinal: int) -> str:
+    """`SlotClaimed`, by the serving explorer that is about to answer the task."""
+    return f"{SLOTS}{ordinal}"
 
 
 def member_key(service: ServiceName, member: str) -> str:

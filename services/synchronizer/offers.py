@@ -68,9 +68,11 @@ def settled(recorded: TasksetConfig, own: TasksetConfig | None) -> TasksetConfig
 class Offers:
     """The tasksets in the run's store, as one leader sees them."""
 
-    def __init__(self, bus: Bus, member: str) -> None:
+    def __init__(self, bus: Bus, member: str, refusal: str = "") -> None:
+        """`refusal` says why no offer is taken, whatever it is."""
         self._bus = bus
         self._member = member
+        self._refusal = refusal
         self._recorded: dict[str, TasksetOffered] = {}
 
     async def open_recorded(self, names: Sequence[str], own: Mapping[str, Taskset]) -> list[Taskset]:
@@ -132,6 +134,8 @@ class Offers:
         if not isinstance(offer, TasksetOffered) or offer == self._recorded.get(offer.name):
             return None
         try:
+            if self._refusal:
+                raise OfferRefused(self._refusal)
             if offer.run != self._bus.run or key != offer_key(offer.name):
                 raise OfferRefused(f"it names taskset {offer.name!r} of run {offer.run!r} at key {key!r}")
             if offer.name in self._recorded:

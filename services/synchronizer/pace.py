@@ -1,13 +1,14 @@
 """The pace: when a batch of tasks may be released. Pure functions of numbers, so that staleness is a bound.
 
-Batch `k` counts from 0. A task of batch `k` is sampled under version `floor_version(k)` or a later one. Batches are
-released in order, and batch `k` waits until every task of the batches before `k - depth` is answered, so a slow task
-holds the pace rather than growing stale. What is trained is therefore at most `staleness_bound` steps older than the
-weights that it trains.
+Batch `k` counts from 0, by places (`services/synchronizer/refill.py`). A task of batch `k` is sampled under version
+`floor_version(k)` or a later one. Batches are released in order, and none that may reach more than `held_steps` beyond
+the first step of a batch with an unanswered task, so a slow task holds the pace rather than growing stale. What is
+trained is therefore at most `staleness_bound` steps older than the weights that it trains.
 """
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Literal
 
 Style = Literal["fixed", "explorer", "trainer", "asynchronous"]
@@ -24,13 +25,14 @@ STYLES: dict[str, Style] = {
 
 @dataclass(frozen=True)
 class Pace:
-    """The rules of one run. `steps_per_batch` is the trainer steps that the experiences of a batch make."""
+    """The rules of one run. `steps_per_batch` is the trainer steps that the experiences of a batch make;
+    `max_outstanding` the batches that explorers may work on, with those that over-rollout lets be slow."""
 
     style: Style
     interval: int = 1
     offset: int = 0
     max_staleness: int | None = None
-    max_outstanding: int = 2
+    max_outstanding: float = 2
     steps_per_batch: float = 1.0
 
 
@@ -58,19 +60,33 @@ def floor_version(batch: int, pace: Pace) -> int:
     return 0 if lag is None else max(0, -(-(steps - lag) // pace.interval) * pace.interval)
 
 
-def depth(pace: Pace) -> int | None:
-    """How many batches before the newest may hold an unanswered task; None where nothing bounds it."""
-    steps = _depth_steps(pace)
-    return None if steps is None else math.ceil((steps + 1) / pace.steps_per_batch - 1e-9) - 1
+def last_step(batch: int, pace: Pace) -> int:
+    """The last trainer step, from 0, that the batches up to `batch` can take part in."""
+    return math.ceil((batch + 1) * pace.steps_per_batch - 1e-9) - 1
+
+
+def span(pace: Pace) -> int:
+    """Steps by which the last step of a batch may be beyond its first: 0 where every batch falls into one step."""
+    ratio = Fraction(pace.steps_per_batch).limit_denominator(1_000_000)
+    return -(-(ratio.denominator - 1 + ratio.numerator) // ratio.denominator) - 1
+
+
+def held_steps(pace: Pace) -> int | None:
+    """Steps by which batches may go beyond the first step of an unanswered task; None where nothing bounds it."""
+    lag = _lag(pace)
+    if lag is None or pace.max_staleness is None:
+        return None if lag is None else max(lag, span(pace))
+    slack = max(0, pace.max_staleness - lag)
+    return max(span(pace), min(lag, slack) if pace.style == "fixed" else slack)
 
 
 def staleness_bound(pace: Pace) -> int | None:
     """Steps by which trained weights may be ahead of those that sampled; None where nothing bounds it.
 
-    A task of batch `j` is sampled under a version of at least `j - lag`, and is trained on at the latest from version
-    `j + depth`, because until it is answered no batch after `j + depth` is released.
+    A task whose batch begins with step `s` is sampled under a version of at least `s - lag`, and is trained on at the
+    latest by step `s + held_steps`, because until it is answered no batch that goes beyond is released.
     """
-    lag, held = _lag(pace), _depth_steps(pace)
+    lag, held = _lag(pace), held_steps(pace)
     return None if lag is None or held is None else lag + held
 
 
@@ -83,14 +99,6 @@ def _lag(pace: Pace) -> int | None:
     return max(pace.max_staleness - pace.max_staleness // 2, pace.interval - 1)
 
 
-def _depth_steps(pace: Pace) -> int | None:
-    lag = _lag(pace)
-    if lag is None or pace.max_staleness is None:
-        return lag
-    slack = max(0, pace.max_staleness - lag)
-    return min(lag, slack) if pace.style == "fixed" else slack
-
-
 def waiting_for(batch: int, pace: Pace, facts: Facts) -> str | None:
     """What the release of `batch` waits for, in words; None when it may be released."""
     floor = floor_version(batch, pace)
@@ -98,8 +106,8 @@ def waiting_for(batch: int, pace: Pace, facts: Facts) -> str | None:
         return "a trainer: no weights have been announced"
     if facts.version < floor:
         return f"weight version {floor}: the newest is {facts.version}"
-    held = depth(pace)
-    if held is not None and batch - facts.oldest_unanswered > held:
+    held = held_steps(pace)
+    if held is not None and last_step(batch, pace) - steps_before(facts.oldest_unanswered, pace) > held:
         return f"an answer to a task of batch {facts.oldest_unanswered}"
     if pace.style == "trainer" and steps_before(batch, pace) > facts.step + pace.interval + pace.offset:
         return f"trainer step {steps_before(batch, pace) - pace.interval - pace.offset}: it is at {facts.step}"

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import structlog
 
-from bus.port import Lease
+from bus.port import Bus, Lease
 from bus.subjects import MESSAGE_IDS, Stream, task_subject
 from schemas.codec import encode
 from schemas.experiences import TaskAbandoned
@@ -26,6 +26,9 @@ from services.synchronizer.pace import Facts, floor_version, waiting_for
 from services.synchronizer.plan import Plan, planned
 from services.synchronizer.progress import Progress
 from services.synchronizer.recovery import Recovery, judged, unanswered
+from services.synchronizer.refill import recorded, tasks_made_up
+from services.synchronizer.selection import Selection
+from services.synchronizer.serving import NO_TASKSETS, groups_finished
 
 log = structlog.get_logger()
 
@@ -81,7 +84,7 @@ class Synchronizer:
         progress = await self._context.release()
         if progress is None or progress.phase != "finished":
             return False
-        return not was_finished or self._plan.tasks <= progress.released
+        return not was_finished or self._plan.is_trained(progress.released, await _train_progress(self._bus))
 
 
 class Leader:
@@ -93,8 +96,9 @@ class Leader:
         self._plan = plan
         self._term = lease.term
         self._progress = Progress(context.bus, lease)
-        self._offers = Offers(context.bus, context.member.name)
+        self._offers = Offers(context.bus, context.member.name, NO_TASKSETS if plan.is_served else "")
         self._recovery = Recovery(context.bus, 0)
+        self._selection = Selection(context.bus, lease.term)
         self._members: set[str] = set()
         self._evaluator_seen_at = float("-inf")
         self._said = ("", 0.0)
@@ -110,7 +114,7 @@ class Leader:
         looked_at = 0.0
         while not self._context.stopping.is_set() and self._progress.now.phase != "finished":
             await self._progress.assert_leading()
-            train = await self._train_progress()
+            train = await _train_progress(self._bus)
             if time.monotonic() - looked_at > _LOOK_S:
                 await self._look_around(train)
                 looked_at = time.monotonic()
@@ -148,13 +152,17 @@ class Leader:
         else:
             for taskset in own.values():
                 await self._offers.record(taskset)
+        self._plan = self._plan.with_choices(self._selection)
         await self._save_plan()
 
     async def _save_plan(self) -> None:
-        released = self._progress.now.released
+        now, train = self._progress.now, await _train_progress(self._bus)
+        phase = now.phase if self._plan.is_through(now.released, train) else "releasing"
+        if phase == "finished" and not self._plan.is_trained(now.released, train):
+            phase = "draining"
         await self._progress.save(
-            phase="releasing" if released < self._plan.tasks else self._progress.now.phase,
-            total_tasks=self._plan.tasks,
+            phase=phase,
+            total_tasks=self._plan.told_end(self._made_up(train)),
             total_batches=self._plan.batches,
             segments=self._plan.mixture.segments,
         )
@@ -164,8 +172,8 @@ class Leader:
         now, newest = self._progress.now, await self._newest()
         if now.released == 0 or newest is None or now.phase == "finished":
             return
-        last = range((now.released - 1) // self._plan.batch_size * self._plan.batch_size, now.released)
-        missing = sorted(unanswered(now.released, await self._train_progress()) & set(last))
+        last = self._plan.newest_batch(now.released, now.refills)
+        missing = sorted(unanswered(now.released, await _train_progress(self._bus)) & set(last))
         again = {each.ordinal for each in now.reissued}
         await self._publish([ordinal for ordinal in missing if ordinal not in again], newest)
 
@@ -196,27 +204,62 @@ class Leader:
         if self._is_trained_enough(train):
             await self._progress.save(phase="draining", total_tasks=now.released)
             return
-        ordinals = self._plan.next_batch(now.released)
-        batch, newest = ordinals.start // self._plan.batch_size, await self._newest()
-        facts = await self._facts(train, newest)
+        made_up = self._made_up(train)
+        ordinals = self._plan.next_batch(now.released, made_up)
+        if not ordinals:
+            await self._drain(train)
+            return
+        if self._plan.is_served:
+            ordinals = ordinals[: max(0, await groups_finished(self._bus) - now.released)]
+            if not ordinals:
+                await self._say("the next task waits for a conversation that is committed")
+                return
+        batch, newest = (now.released - made_up) // self._plan.batch_size, await self._newest()
+        facts = await self._facts(train, newest, batch)
         reason = waiting_for(batch, self._plan.pace, facts)
         if reason is not None or newest is None:
             await self._say(f"batch {batch} waits for {reason}")
             return
+        is_last = self._plan.config.total_steps is None and ordinals.stop >= self._plan.tasks
         await self._progress.save(
-            phase="draining" if ordinals.stop >= self._plan.tasks else "releasing",
+            phase="draining" if is_last else "releasing",
             released=ordinals.stop,
-            batches=self._plan.batches_of(ordinals.stop),
+            batches=self._plan.batches_of(ordinals.stop - made_up),
+            total_tasks=self._plan.told_end(made_up),
+            refills=recorded(now.refills, ordinals.start, made_up, train.answered_floor if train else 0),
             waiting_for="",
         )
         await self._publish(ordinals, newest)
         floor = floor_version(batch, self._plan.pace)
-        log.info("batch_released", batch=batch, tasks=len(ordinals), floor_version=floor, version=facts.version)
+        log.info(
+            "batch_released",
+            batch=batch,
+            tasks=len(ordinals),
+            floor_version=floor,
+            version=facts.version,
+            made_up=made_up,
+        )
+
+    async def _drain(self, train: TrainProgress | None) -> None:
+        """No task is left to release, unless more of the answers are filtered."""
+        released = self._progress.now.released
+        if self._plan.is_through(released, train):
+            await self._progress.save(phase="draining", total_tasks=released)
+        else:
+            await self._say("the last steps wait for answers")
+
+    def _made_up(self, train: TrainProgress | None) -> int:
+        """The released tasks that count for nothing, because what they gave was filtered."""
+        config, released = self._plan.config, self._progress.now.released
+        waiting = len(unanswered(released, train))
+        return tasks_made_up(released, waiting, train, config.usual_batch_size, config.repeat_times)
 
     async def _publish(self, ordinals: Sequence[int], newest: WeightVersion, retry: int = 0) -> list[TaskReleased]:
         """Publish tasks, unless the lease is over."""
+        await self._selection.prepare(self._plan.mixture, ordinals)
         incarnation = newest.incarnation
-        tasks = await asyncio.to_thread(self._plan.released_tasks, ordinals, incarnation, self._term, retry)
+        refills = self._progress.now.refills
+        tasks = await asyncio.to_thread(self._plan.released_tasks, ordinals, incarnation, self._term, retry, refills)
         await self._progress.assert_leading()
         self._recovery.published(tasks, await self._bus.publish_all(tasks))
         return tasks
@@ -291,12 +334,13 @@ class Leader:
         newest = await self._bus.last(Stream.WEIGHTS)
         return newest.message.weights if newest and isinstance(newest.message, WeightsAnnounced) else None
 
-    async def _facts(self, train: TrainProgress | None, newest: WeightVersion | None) -> Facts:
-        queued = await self._bus.state(Stream.TASKS)
+    async def _facts(self, train: TrainProgress | None, newest: WeightVersion | None, batch: int) -> Facts:
+        queued, now = await self._bus.state(Stream.TASKS), self._progress.now
+        waiting = unanswered(now.released, train)
         return Facts(
             version=newest.version if newest else None,
             step=train.step if train else 0,
-            oldest_unanswered=(train.answered_floor if train else 0) // self._plan.batch_size,
+            oldest_unanswered=min((self._plan.batch_of(each, now.refills) for each in waiting), default=batch),
             outstanding=queued.messages / self._plan.batch_size,
         )
 
@@ -325,10 +369,6 @@ class Leader:
                 wanted.discard(report.taskset)
         return not wanted
 
-    async def _train_progress(self) -> TrainProgress | None:
-        found = await self._bus.get(TRAIN)
-        return found.message if found and isinstance(found.message, TrainProgress) else None
-
     async def _watch_members(self) -> None:
         entries = [entry.message for entry in await self._bus.entries(MEMBERS)]
         present = {f"{member.service}.{member.member}" for member in entries if isinstance(member, MemberSeen)}
@@ -349,3 +389,8 @@ class Leader:
             log.info("still_waiting", reason=reason)
         self._said = (reason, time.monotonic())
         await self._progress.save(waiting_for=reason)
+
+
+async def _train_progress(bus: Bus) -> TrainProgress | None:
+    found = await bus.get(TRAIN)
+    return found.message if found and isinstance(found.message, TrainProgress) else None

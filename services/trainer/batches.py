@@ -1,66 +1,98 @@
-"""From a batch of groups to sequences with advantages, and the metrics that describe them."""
+"""From a batch of groups to sequences, and the metrics that describe them."""
 
+from collections.abc import Iterable
+from collections.abc import Sequence as Rows
 from statistics import fmean
 
 import numpy as np
-import torch
 
 from schemas.experiences import Experience, GroupSampled
-from services.trainer.algorithms.advantages import Advantage
-from services.trainer.backends.port import Sequence
+from services.trainer.backends.port import Floats, Sequence
 from services.trainer.intake import Batch
 
-
-def sequences(batch: Batch, advantage: Advantage) -> list[Sequence]:
-    """One sequence per experience, in stream order, with its group's advantage on every token."""
-    return [
-        _sequence(experience, value)
-        for group in batch.groups
-        for experience, value in zip(group.experiences, _advantages(group, advantage), strict=True)
-    ]
+BASELINE_METRIC = "reward_baseline"
 
 
-def described(batch: Batch, prepared: list[Sequence], step: int) -> dict[str, float]:
-    """Metrics of a batch by Trinity-RFT's names. `step` is the trainer step that it makes."""
+def sequences(groups: Iterable[GroupSampled], experts: Iterable[GroupSampled] = ()) -> list[Sequence]:
+    """One sequence per experience, in stream order, experts last, with advantages of zero."""
+    rows: list[Sequence] = []
+    numbered = [*((group, False) for group in groups), *((group, True) for group in experts)]
+    for number, (group, is_expert) in enumerate(numbered):
+        rows += [_sequence(experience, number, is_expert) for experience in group.experiences]
+    return rows
+
+
+def described(batch: Batch, step: int) -> dict[str, float]:
+    """Metrics of the experiences by Trinity-RFT's names. `step` is the trainer step that they make."""
     experiences = batch.experiences
     metrics: dict[str, float] = {}
-    metrics |= _spread("critic/score", [experience.reward for experience in experiences])
-    metrics |= _spread("critic/rewards", [experience.reward for experience in experiences])
-    metrics |= _spread("critic/advantages", [float(sequence.advantages.mean()) for sequence in prepared])
     metrics |= _lengths(
         "response_length", [e.response_length for e in experiences], [e.is_truncated for e in experiences]
     )
     metrics |= _lengths("prompt_length", [e.prompt_length for e in experiences], [False] * len(experiences))
     versions = np.concatenate([experience.token_versions for experience in experiences])
-    metrics |= _spread("sample/model_version", versions.tolist())
-    metrics |= _spread("sample/model_version_drift", (step - 1 - versions).tolist())
+    metrics |= spread("sample/model_version", versions.tolist())
+    metrics |= spread("sample/model_version_drift", (step - 1 - versions).tolist())
     metrics["sample/task_count"] = float(len(batch.groups))
     metrics["sample/experience_count"] = float(len(experiences))
     for name in sorted({name for experience in experiences for name in experience.metrics}):
         values = [experience.metrics[name] for experience in experiences if name in experience.metrics]
-        metrics |= _spread(f"sample/{name}", values)
+        metrics |= spread(f"sample/{name}", values)
     return metrics
 
 
-def _advantages(group: GroupSampled, advantage: Advantage) -> list[float]:
-    rewards_P_G = torch.tensor([[experience.reward for experience in group.experiences]], dtype=torch.float32)
-    return [float(value) for value in advantage(rewards_P_G)[0]]
+def judged(rows: Rows[Sequence], token_rewards: Rows[Floats]) -> dict[str, float]:
+    """Metrics of rewards, advantages, values and returns, by Trinity-RFT's names.
+
+    `score` is the reward, `rewards` what is left of it after a KL penalty; the others are of action tokens.
+    """
+    metrics = spread("critic/score", [row.reward for row in rows])
+    metrics |= spread("critic/rewards", [float(rewards.sum(dtype=np.float64)) for rewards in token_rewards])
+    metrics |= _of_actions("critic/advantages", rows, [row.advantages for row in rows])
+    returns = [row.returns for row in rows if row.returns is not None]
+    if len(returns) == len(rows):
+        metrics |= _of_actions("critic/returns", rows, returns)
+    values = [row.values for row in rows if row.values is not None]
+    if len(values) == len(rows):
+        metrics |= _of_actions("critic/values", rows, values)
+    return metrics
 
 
-def _sequence(experience: Experience, advantage: float) -> Sequence:
+def of_actions(rows: Rows[Sequence], arrays: Rows[Floats]) -> Floats:
+    """The elements that belong to action tokens, all sequences in a row."""
+    return np.concatenate([array[row.action_mask > 0] for row, array in zip(rows, arrays, strict=True)])
+
+
+def spread(name: str, values: list[float]) -> dict[str, float]:
+    """Mean, maximum and minimum under `name`."""
+    return {f"{name}/mean": fmean(values), f"{name}/max": float(max(values)), f"{name}/min": float(min(values))}
+
+
+def _of_actions(name: str, rows: Rows[Sequence], arrays: Rows[Floats]) -> dict[str, float]:
+    values = of_actions(rows, arrays).tolist()
+    return spread(name, values) if values else {}
+
+
+def _sequence(experience: Experience, group: int, is_expert: bool) -> Sequence:
     return Sequence(
         tokens=experience.tokens,
         prompt_length=experience.prompt_length,
         action_mask=experience.action_mask,
         old_logprobs=experience.logprobs,
-        advantages=np.full(experience.response_length, advantage, dtype=np.float32),
+        advantages=np.zeros(experience.response_length, dtype=np.float32),
         temperature=experience.temperature or 1.0,
+        reward=experience.reward,
+        group=group,
+        position=experience.position,
+        step=experience.step,
+        state=experience.state,
+        step_reward=experience.step_reward,
+        baseline=experience.metrics.get(BASELINE_METRIC),
+        is_expert=is_expert,
+        is_truncated=experience.is_truncated,
+        teacher_logprobs=experience.teacher_logprobs if len(experience.teacher_logprobs) else None,
     )
 
 
 def _lengths(name: str, lengths: list[int], clipped: list[bool]) -> dict[str, float]:
-    return {**_spread(name, [float(length) for length in lengths]), f"{name}/clip_ratio": fmean(clipped)}
-
-
-def _spread(name: str, values: list[float]) -> dict[str, float]:
-    return {f"{name}/mean": fmean(values), f"{name}/max": float(max(values)), f"{name}/min": float(min(values))}
+    return {**spread(name, [float(length) for length in lengths]), f"{name}/clip_ratio": fmean(clipped)}

@@ -12,10 +12,11 @@ from bus.port import StreamState
 from bus.subjects import Stream
 from services.config.retention import retention
 from services.runtime.context import Context
+from services.store.sinks import named
 from services.trainer import checkpoints
-from services.trainer.backends.port import Backend
-from services.trainer.freeing import free, freeable, fullness, is_nearly_full
+from services.trainer.freeing import free, freeable, fullness, is_nearly_full, stored
 from services.trainer.incarnation import Incarnation
+from services.trainer.learning import Learner
 from services.trainer.ledger import Ledger, Numbers
 
 log = structlog.get_logger()
@@ -36,16 +37,17 @@ class Resumption:
 class Committer:
     """Commits the checkpoints of one incarnation."""
 
-    def __init__(self, context: Context, backend: Backend, incarnation: Incarnation) -> None:
+    def __init__(self, context: Context, learner: Learner, incarnation: Incarnation) -> None:
         config = context.config
         self._context = context
         self._bus = context.bus
-        self._backend = backend
+        self._learner = learner
         self._incarnation = incarnation
         self._run_dir = config.run_dir
         self._keep = config.trainer.max_checkpoints_to_keep
         self._rule = retention(config.buffer.retain, config.bus.max_experience_bytes)
-        self._frees = config.replay is None
+        self._frees = config.experience_source == "stream"
+        self._has_stores = bool(named(config))
         self._covered = 0
         self.step = 0
 
@@ -94,7 +96,10 @@ class Committer:
             return False
         oldest = ledger.sequences.floor if self._keep == 1 else await self._oldest_kept()
         is_shrinking = self._rule.kind == "checkpoint" and self._keep > 0
-        return is_shrinking or await freeable(self._bus, self._rule, ledger.sequences.floor, oldest) > state.first
+        covered = await self._in_stores(ledger.sequences.floor)
+        if covered <= state.first:
+            return False
+        return is_shrinking or await freeable(self._bus, self._rule, covered, oldest) > state.first
 
     async def why_full(self, ledger: Ledger, gathered: int) -> str:
         """What stands in the way where the stream is full and the trainer waits; empty where it is not."""
@@ -104,7 +109,8 @@ class Committer:
         if not is_nearly_full(state):
             return ""
         config = self._context.config
-        return fullness(state, config.buffer.retain, ledger.sequences.floor, gathered, config.train_batch_size)
+        stores = await stored(self._bus) if self._has_stores else None
+        return fullness(state, config.buffer.retain, ledger.sequences.floor, gathered, config.usual_batch_size, stores)
 
     def _newest(self) -> Resumption | None:
         if not self._context.config.continue_from_checkpoint:
@@ -129,13 +135,18 @@ class Committer:
         return Resumption(ledger, directory)
 
     def _commit(self, ledger: Ledger) -> None:
-        checkpoints.commit(self._run_dir, ledger, self._backend.write_checkpoint)
+        checkpoints.commit(self._run_dir, ledger, self._learner.write_checkpoint)
         checkpoints.prune(self._run_dir, self._keep, ledger.lineage)
 
     async def _free(self) -> None:
         """Free what the newest checkpoint covers and `buffer.retain` does not keep."""
         if self._frees:
-            await free(self._bus, self._rule, self._covered, await self._oldest_kept())
+            covered = await self._in_stores(self._covered)
+            await free(self._bus, self._rule, covered, await self._oldest_kept())
+
+    async def _in_stores(self, covered: int) -> int:
+        """Below which sequence the stream is covered, and in the stores too, where there are any."""
+        return min(covered, (await stored(self._bus)).sequence + 1) if self._has_stores else covered
 
     async def _oldest_kept(self) -> int:
         kept = await asyncio.to_thread(checkpoints.checkpoints, self._run_dir, self._incarnation.lineage)

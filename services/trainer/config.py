@@ -91,6 +91,13 @@ class TrainerConfig(Section):
     trainer_config: dict[str, Any] = Field(default_factory=dict)
     trainer_config_path: str = ""
 
+    @property
+    def warmup_of_critic(self) -> int:
+        """First steps in which the critic alone is trained: `critic_warmup`, or veRL's key of that name."""
+        nested = self.trainer_config.get("trainer")
+        given = nested.get("critic_warmup") if isinstance(nested, dict) else None
+        return self.critic_warmup if given is None else int(given)
+
 
 class ReplayConfig(Section):
     """Where a trainer takes its experiences from, when it is not its own run that samples them.

@@ -1,4 +1,5 @@
-"""Freeing the experience stream, by `buffer.retain`. Only what a committed checkpoint's ledger covers is ever freed."""
+"""Freeing the experience stream, by `buffer.retain`. Only what a committed checkpoint's ledger covers is ever freed,
+and only what is in the stores that the configuration names."""
 
 import time
 
@@ -6,7 +7,9 @@ import structlog
 
 from bus.port import Bus, StreamState
 from bus.subjects import Stream
+from schemas.state import StoreProgress
 from services.config.retention import Retention
+from services.runtime.keys import STORED
 
 log = structlog.get_logger()
 
@@ -51,9 +54,25 @@ async def free(bus: Bus, rule: Retention, covered: int, oldest_kept: int) -> int
     return before.messages - after.messages
 
 
-def fullness(state: StreamState, retain: str, next_sequence: int, gathered: int, wanted: int) -> str:
-    """What a trainer that waits at a full stream tells, and which setting decides."""
+async def stored(bus: Bus) -> StoreProgress:
+    """How far the stores are that the configuration names; nothing is stored where no monitor has said so."""
+    found = await bus.get(STORED)
+    return found.message if found and isinstance(found.message, StoreProgress) else StoreProgress(sequence=0)
+
+
+def fullness(
+    state: StreamState,
+    retain: str,
+    next_sequence: int,
+    gathered: int,
+    wanted: int,
+    stores: StoreProgress | None = None,
+) -> str:
+    """What a trainer that waits at a full stream tells, and which setting decides. `stores` where there are any."""
     held = f"the experience stream is full ({state.size_bytes} of {state.limit_bytes} bytes)"
+    if stores is not None and stores.sequence < min(state.last, next_sequence - 1):
+        why = stores.waiting_for or "see whether the run's monitor is alive"
+        return f"{held}, and its stores have it only up to sequence {stores.sequence} of {state.last}: {why}"
     if state.first >= next_sequence:
         return (
             f"{held}, and no batch fits in it ({gathered} of {wanted} experiences are there): raise "

@@ -1,30 +1,39 @@
 """From the experience stream to batches.
 
-Invariant: the composition of every batch is a function of the stream's order and of the ledger, never of timing. A
-batch closes when the answers in it account for the experiences of `train_batch_size`: an abandoned task counts for
-the experiences that it owed, so that a lost answer can never stall the run.
+Invariant: the composition of every batch is a function of the stream's order, of the ledger and of the pipeline, never
+of timing. A batch closes when the answers in it account for the experiences of `train_batch_size`: an abandoned task
+counts for the experiences that it owed, so that a lost answer can never stall the run. What the pipeline filters does
+not count, as far as `Pipeline.refill` goes: further answers take its place.
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from schemas.experiences import Experience, GroupSampled, TaskAbandoned
 from schemas.message import Message
-from services.trainer.ledger import ABANDONED, Entry, Ledger, Numbers
+from services.trainer.ledger import ABANDONED, FILTERED, Entry, Ledger, Numbers
+from services.trainer.pipeline.outcome import OperatorFailed
+from services.trainer.pipeline.pipeline import WITHOUT_OPERATORS, Passed, Pipeline
 
 
 @dataclass
 class Batch:
-    """The groups of one optimizer step, in stream order, with the entries that it makes in the ledger.
+    """The groups of one optimizer step, in stream order, as the pipeline leaves them, with the entries that it makes in
+    the ledger.
 
-    `is_short` where it was closed before it was full.
+    `owed` are the experiences that it accounts for, `made_up` those that were filtered and left to others to make up
+    for. `metrics` are what the pipeline says of each group. `is_short` where it was closed before it was full.
+    `experts` are rows of data that are trained beside the groups; they come from no stream, and make no entries.
     """
 
     groups: list[GroupSampled] = field(default_factory=list)
     entries: list[Entry] = field(default_factory=list)
     owed: int = 0
+    made_up: int = 0
+    metrics: list[Mapping[str, float]] = field(default_factory=list)
     is_short: bool = False
+    experts: list[GroupSampled] = field(default_factory=list)
 
     @property
     def experiences(self) -> list[Experience]:
@@ -37,10 +46,18 @@ class Intake:
     A batch also closes, before it is full, at the sequences `short_batches`: where it did so the first time.
     """
 
-    def __init__(self, ledger: Ledger, train_batch_size: int, run: str, short_batches: Iterable[int] = ()) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        train_batch_size: int,
+        run: str,
+        short_batches: Iterable[int] = (),
+        pipeline: Pipeline = WITHOUT_OPERATORS,
+    ) -> None:
         self._ledger = ledger
         self._size = train_batch_size
         self._run = run
+        self._pipeline = pipeline
         self._short_batches = {*ledger.short_batches, *short_batches}
         self._open = Batch()
         self._closed: deque[Batch] = deque()
@@ -68,14 +85,20 @@ class Intake:
         """Optimizer steps that everything offered so far makes: no weights of a higher version can have sampled it."""
         return self._steps
 
-    def offer(self, sequence: int, message: Message | None) -> None:
-        """Take the next message of the stream; None where it cannot be used."""
+    def offer(self, sequence: int, message: Message | None, rule: str | None = None) -> None:
+        """Take the next message of the stream; None where it cannot be used. By `rule`, a whole one is left out.
+
+        Raises:
+            OperatorFailed: the pipeline cannot work on it.
+        """
         if sequence in self._ledger.sequences:
             return
         if not isinstance(message, GroupSampled | TaskAbandoned) or message.run != self._run:
             self._open.entries.append(Entry(sequence, None, "quarantined"))
         elif self._is_duplicate(message):
             self._open.entries.append(Entry(sequence, message.task.ordinal, "duplicate", _experiences(message)))
+        elif rule is not None:
+            self._leave_out(sequence, message, rule)
         else:
             self._accept(sequence, message)
         if sequence in self._short_batches and self._open.entries:
@@ -101,6 +124,12 @@ class Intake:
         is_late = isinstance(message, GroupSampled) and ordinal in self._abandoned
         return ordinal in self._pending and not is_late
 
+    def _leave_out(self, sequence: int, message: GroupSampled | TaskAbandoned, rule: str) -> None:
+        """Others come in its place: it does not count in the batch."""
+        ordinal, experiences = message.task.ordinal, _experiences(message)
+        self._pending.add([ordinal])
+        self._open.entries.append(Entry(sequence, ordinal, FILTERED + rule, experiences, 0, {rule: experiences}))
+
     def _accept(self, sequence: int, message: GroupSampled | TaskAbandoned) -> None:
         ordinal = message.task.ordinal
         self._pending.add([ordinal])
@@ -110,12 +139,31 @@ class Intake:
             self._open.owed += message.repeat_times
         else:
             self._abandoned.discard(ordinal)
-            tokens = sum(experience.response_length for experience in message.experiences)
-            self._open.groups.append(message)
-            self._open.entries.append(Entry(sequence, ordinal, "trained", len(message.experiences), tokens))
-            self._open.owed += max(message.repeat_times, len(message.experiences))
+            self._gather(sequence, message)
         if self._open.owed >= self._size:
             self._close(is_short=False)
+
+    def _gather(self, sequence: int, group: GroupSampled) -> None:
+        """Take of a group what the pipeline leaves."""
+        passed = self._passed(sequence, group)
+        self._open.entries.append(_entry(sequence, group.task.ordinal, passed))
+        self._open.metrics.append(passed.metrics)
+        if passed.kept:
+            is_as_it_was = tuple(map(id, passed.kept)) == tuple(map(id, group.experiences))
+            self._open.groups.append(group if is_as_it_was else group.model_copy(update={"experiences": passed.kept}))
+        left = self._pipeline.refill * self._size - self._open.made_up
+        made_up = min(sum(passed.filtered.values()), left)
+        self._open.made_up += made_up
+        self._open.owed += max(group.repeat_times, len(group.experiences)) - made_up
+
+    def _passed(self, sequence: int, group: GroupSampled) -> Passed:
+        try:
+            return self._pipeline.passed(group.experiences, self._steps + 1)
+        except OperatorFailed as error:
+            raise OperatorFailed(
+                f"{error} (task {group.task.task_id}, sequence {sequence} of the experience stream): correct the "
+                "operator, or data_processor.experience_pipeline.operators, and start the trainer again"
+            ) from error
 
     def _close(self, is_short: bool) -> None:
         self._open.is_short = is_short
@@ -126,3 +174,11 @@ class Intake:
 
 def _experiences(message: GroupSampled | TaskAbandoned) -> int:
     return len(message.experiences) if isinstance(message, GroupSampled) else 0
+
+
+def _entry(sequence: int, ordinal: int, passed: Passed) -> Entry:
+    tokens = sum(experience.response_length for experience in passed.kept)
+    if passed.kept:
+        return Entry(sequence, ordinal, "trained", len(passed.kept), tokens, passed.filtered)
+    last = list(passed.filtered)[-1]
+    return Entry(sequence, ordinal, FILTERED + last, sum(passed.filtered.values()), 0, passed.filtered)

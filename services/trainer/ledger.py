@@ -5,7 +5,7 @@ holds both, so after any crash the surviving steps hold each experience exactly 
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,7 +53,9 @@ class Numbers:
 class Entry:
     """What one message of the stream came to: its sequence, its task (if it could be read) and its fate.
 
-    `fate` is `trained`, `duplicate`, `quarantined`, or `filtered:<rule>`. `experiences` counts those that it held.
+    `fate` is `trained`, `duplicate`, `quarantined`, or `filtered:<rule>`. `experiences` counts those that have this
+    fate: all that the message held, or, of a group that is trained, those that no rule has left out. `filtered` counts,
+    by rule, what was left out of a group; of one that is left out whole, `fate` names the rule that took the last.
     """
 
     sequence: int
@@ -61,6 +63,7 @@ class Entry:
     fate: str
     experiences: int = 0
     tokens: int = 0
+    filtered: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass
@@ -98,7 +101,7 @@ class Ledger:
             return
         if entry.fate == ABANDONED:
             self.abandoned[entry.ordinal] = entry.experiences
-        elif entry.fate == "trained" and entry.ordinal in self.abandoned:
+        elif entry.fate.startswith(("trained", FILTERED)) and entry.ordinal in self.abandoned:
             rule = ABANDONED.removeprefix(FILTERED)
             left = self.counts.filtered.get(rule, 0) - self.abandoned.pop(entry.ordinal)
             filtered = {**self.counts.filtered, rule: left}
@@ -141,9 +144,9 @@ class Ledger:
 def _counted(counts: Counts, entries: list[Entry]) -> Counts:
     filtered = dict(counts.filtered)
     for entry in entries:
-        if entry.fate.startswith(FILTERED):
-            rule = entry.fate.removeprefix(FILTERED)
-            filtered[rule] = filtered.get(rule, 0) + max(entry.experiences, 1)
+        owed = {ABANDONED.removeprefix(FILTERED): max(entry.experiences, 1)} if entry.fate == ABANDONED else {}
+        for rule, count in (owed or entry.filtered).items():
+            filtered[rule] = filtered.get(rule, 0) + count
     trained = [entry for entry in entries if entry.fate == "trained"]
     return Counts(
         trained=counts.trained + sum(entry.experiences for entry in trained),

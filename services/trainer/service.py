@@ -12,18 +12,20 @@ import structlog
 from bus.port import Delivery
 from bus.subjects import Stream
 from schemas.state import ReleaseProgress, TrainProgress
-from services.config.tree import RunConfig
 from services.runtime.context import Context
 from services.runtime.keys import RELEASE, TRAIN
-from services.trainer.algorithms.advantages import advantage
 from services.trainer.announcing import Announcer
 from services.trainer.backends.port import Backend
-from services.trainer.batches import described, sequences
 from services.trainer.checks import Limits, fault
 from services.trainer.committing import Committer, newest_on_disk
 from services.trainer.incarnation import Incarnation, begin
 from services.trainer.intake import Batch, Intake
+from services.trainer.learning import Learner
 from services.trainer.ledger import Ledger
+from services.trainer.offline.experts import ExpertRows, experts_of
+from services.trainer.offline.telling import of_rows
+from services.trainer.pipeline.build import pipeline_of
+from services.trainer.pipeline.telling import told
 from services.trainer.source import Source, source_of
 
 log = structlog.get_logger()
@@ -43,17 +45,19 @@ class Trainer:
     _ledger: Ledger
     _intake: Intake
     _limits: Limits
+    _experts: ExpertRows | None
 
     def __init__(self, context: Context, backend: Backend) -> None:
         self._context = context
         self._config = context.config
         self._bus = context.bus
         self._backend = backend
-        self._advantage = advantage(_advantage_name(self._config), **(self._config.algorithm.advantage_fn_args or {}))
+        self._learner = Learner(self._config, backend)
         self._changed = asyncio.Event()
         self._taken = asyncio.Event()
         self._read_sequence = 0
         self._reward: float | None = None
+        self._loss: float | None = None
         self._staleness: float | None = None
         self._waiting_for = ""
         self._said_at = float("-inf")
@@ -69,8 +73,11 @@ class Trainer:
         on_disk = await asyncio.to_thread(newest_on_disk, self._config.run_dir)
         self._incarnation = await begin(self._bus, self._context.member.name, on_disk)
         self._announcer = Announcer(self._context, self._backend, self._incarnation)
-        self._committer = Committer(self._context, self._backend, self._incarnation)
+        self._committer = Committer(self._context, self._learner, self._incarnation)
         self._source = await source_of(self._context)
+        self._experts = await asyncio.to_thread(experts_of, self._config)
+        if self._is_alone:
+            await self._bus.delete(RELEASE)  # of a run that is gone on with: it is not over yet
         with self._context.activities.doing("starting"):
             await self._resume()
         await self._announce(time.time())
@@ -89,15 +96,20 @@ class Trainer:
         replay = self._config.replay
         self._ledger = resumption.ledger
         self._intake = Intake(
-            self._ledger, self._config.train_batch_size, self._source.run, replay.short_batches if replay else ()
+            self._ledger,
+            self._config.usual_batch_size,
+            self._source.run,
+            replay.short_batches if replay else (),
+            pipeline_of(self._config),
         )
         self._read_sequence = self._ledger.sequences.floor - 1
-        await asyncio.to_thread(self._backend.start, resumption.directory)
+        await asyncio.to_thread(self._learner.start, resumption.directory)
+        self._context.hear_signals()  # Ray ends its driver at SIGTERM: a last checkpoint would not be made
         is_sampled_elsewhere = self._config.rollout_model.engine_type == "fake"
         self._limits = Limits(
             vocabulary=None if is_sampled_elsewhere else self._backend.vocabulary,
             max_tokens=self._config.max_model_len,
-            checks_versions=replay is None or replay.is_exact,
+            checks_versions=self._config.experience_source == "stream" or (replay is not None and replay.is_exact),
         )
 
     async def _train_all(self, helpers: list[asyncio.Task[None]]) -> None:
@@ -119,7 +131,7 @@ class Trainer:
         await self._announce(time.time(), is_final=True)
         self._is_finished = True
         await self._put_progress()
-        if self._config.replay is not None:
+        if self._is_alone:
             await self._declare_finished()
         log.info("training_finished", step=self._ledger.step)
         await self._context.report(self._ledger.step)
@@ -128,10 +140,11 @@ class Trainer:
     async def _read(self) -> None:
         """Offer the stream to the intake, oldest first, a few batches ahead of training."""
         async for delivery in self._source.read(self._ledger.sequences.floor):
-            words = fault(delivery.message, self._limits, self._intake.steps)
+            rule = self._source.rule(delivery)
+            words = None if rule else fault(delivery.message, self._limits, self._intake.steps)
             if words is not None:
                 await self._refuse(delivery, words)
-            self._intake.offer(delivery.sequence, None if words else delivery.message)
+            self._intake.offer(delivery.sequence, None if words else delivery.message, rule)
             self._read_sequence = delivery.sequence
             self._changed.set()
             if self._intake.ready >= READ_AHEAD_BATCHES:
@@ -142,7 +155,7 @@ class Trainer:
     async def _refuse(self, delivery: Delivery, words: str) -> None:
         """A group that this model cannot be trained on. Its task is released again by the synchronizer."""
         log.error("group_quarantined", sequence=delivery.sequence, subject=delivery.subject, reason=words)
-        if self._config.replay is None:
+        if not self._is_alone:
             await self._bus.quarantine(delivery, Stream.EXPERIENCES, words)
 
     async def _next_batch(self, helpers: list[asyncio.Task[None]]) -> Batch | None:
@@ -192,7 +205,9 @@ class Trainer:
         step = self._ledger.step + 1
         self._context.member.state = f"training step {step}"
         started = time.monotonic()
-        metrics = await self._update(batch, step)
+        if self._experts is not None:
+            batch.experts = await asyncio.to_thread(self._experts.of, step)
+        metrics = self._told(await self._update(batch, step))
         ended_at = time.time()
         metrics["time/train_step"] = time.monotonic() - started
         self._intake.commit(batch, step)
@@ -202,6 +217,7 @@ class Trainer:
         if self._is_checkpoint_due(step) or await self._committer.makes_room(self._ledger):
             metrics["time/save_checkpoint"] = await self._save_checkpoint()
         metrics["time/step"] = time.monotonic() - started
+        metrics |= told(len(batch.experiences), (entry.filtered for entry in batch.entries), batch.metrics)
         metrics["sample/quarantined"] = float(sum(entry.fate == "quarantined" for entry in batch.entries))
         metrics["sample/duplicates"] = float(sum(entry.fate == "duplicate" for entry in batch.entries))
         await self._context.report(step, metrics)
@@ -213,24 +229,20 @@ class Trainer:
 
     async def _update(self, batch: Batch, step: int) -> dict[str, float]:
         if not batch.groups:
-            log.warning("step_without_experiences", step=step, reason="every task of it was abandoned or malformed")
+            log.warning("step_without_experiences", step=step, reason="all of it was abandoned or filtered")
             return {}
-        prepared = sequences(batch, self._advantage)
-        metrics = described(batch, prepared, step)
-        self._reward = metrics["critic/rewards/mean"]
-        self._staleness = metrics["sample/model_version_drift/mean"]
-        started = time.monotonic()
         with self._context.activities.doing("training"):
-            metrics |= await asyncio.to_thread(self._backend.train, prepared)
-        seconds = time.monotonic() - started
-        tokens = float(sum(len(sequence.tokens) for sequence in prepared))
-        return self._judged(metrics, step) | {
-            "time/update_actor": seconds,
-            "global_seqlen/mean": tokens / len(prepared),
-            "perf/total_num_tokens": tokens,
-            "perf/throughput": tokens / seconds,
-            "timing_per_token_ms/update_actor": 1000 * seconds / tokens,
-        }
+            metrics = await asyncio.to_thread(self._learner.learn, batch, step)
+        return self._judged(metrics, step)
+
+    def _told(self, metrics: dict[str, float]) -> dict[str, float]:
+        """Keep what the progress view shows of a step."""
+        if self._config.experience_source == "rows":
+            metrics = of_rows(metrics)
+        self._reward = metrics.get("critic/rewards/mean", self._reward)
+        self._staleness = metrics.get("sample/model_version_drift/mean", self._staleness)
+        self._loss = metrics.get("actor/pg_loss", self._loss)
+        return metrics
 
     def _judged(self, metrics: dict[str, float], step: int) -> dict[str, float]:
         """Whether a replay is further from the policy that sampled than it may be."""
@@ -270,24 +282,27 @@ class Trainer:
             TrainProgress(
                 weights=self._announcer.weights,
                 step=self._ledger.step,
-                total_steps=self._config.total_steps,
+                total_steps=self._source.steps if self._config.total_steps is None else self._config.total_steps,
                 answered_floor=answered.floor,
                 answered_above=tuple(sorted(answered.above)),
                 answered=len(answered),
                 checkpoint_step=self._committer.step,
                 counts=self._ledger.counts,
                 reward=self._reward,
+                loss=self._loss,
                 staleness=self._staleness,
                 sequence_floor=self._ledger.sequences.floor,
                 read_sequence=self._read_sequence,
                 waiting_for=self._waiting_for,
+                batches_closed=self._intake.steps,
+                gathered=self._intake.gathered,
                 is_finished=self._is_finished,
                 updated_at=time.time(),
             ),
         )
 
     async def _declare_finished(self) -> None:
-        """A replay has no synchronizer: its trainer knows when it is over."""
+        """Where there is no synchronizer, the trainer knows when the run is over."""
         ended = ReleaseProgress(term=1, phase="finished", released=0, batches=0, updated_at=time.time())
         await self._bus.put(RELEASE, ended)
 
@@ -297,10 +312,11 @@ class Trainer:
         while not self._context.stopping.is_set() and await self._context.phase() != "finished":
             await self._context.wait(0.5)
 
+    @property
+    def _is_alone(self) -> bool:
+        """Whether nobody samples for this run: its experiences come from elsewhere."""
+        return self._config.experience_source != "stream"
+
     def _sync_interval(self) -> int:
         synchronizer = self._config.synchronizer
         return synchronizer.trainer_sync_interval or synchronizer.sync_interval
-
-
-def _advantage_name(config: RunConfig) -> str:
-    return config.algorithm.advantage_fn or config.algorithm_type.advantage_fn

@@ -1,8 +1,9 @@
-"""Where a trainer's experiences come from: the stream of its own run, or that of another run which it replays."""
+"""Where a trainer's experiences come from: the stream of its own run, that of another run which it replays, rows of
+data, or what an earlier run has stored."""
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Protocol
 
 from bus.jetstream import connect
@@ -10,10 +11,14 @@ from bus.permissions import Role
 from bus.port import Bus, Delivery
 from bus.subjects import Stream
 from schemas.state import ReleaseProgress
+from services.config.rows import ExperienceSource
 from services.runtime.bus_access import settings
 from services.runtime.context import Context
 from services.runtime.keys import LEADER, RELEASE
 from services.trainer.config import ReplayConfig
+from services.trainer.offline.formatting import formatter_of
+from services.trainer.offline.stream import RowStream
+from services.trainer.stored import stored_stream
 
 
 class Source(Protocol):
@@ -23,8 +28,15 @@ class Source(Protocol):
     def run(self) -> str:
         """The run whose stream it is."""
 
+    @property
+    def steps(self) -> int | None:
+        """The most optimizer steps that the whole stream makes, where that is known before it is read."""
+
     def read(self, start: int) -> AsyncIterator[Delivery]:
         """From sequence `start` on; ends where nothing more is to be trained on."""
+
+    def rule(self, delivery: Delivery) -> str | None:
+        """The rule by which a delivery, though it is whole, is not trained on; None where it is."""
 
     async def is_over(self, answered_floor: int, read: int) -> bool:
         """Whether nothing more will come, where all tasks below `answered_floor` are answered and `read` was the last
@@ -42,6 +54,13 @@ class OwnStream:
     @property
     def run(self) -> str:
         return self._context.bus.run
+
+    @property
+    def steps(self) -> int | None:
+        return None
+
+    def rule(self, delivery: Delivery) -> str | None:
+        return None
 
     def read(self, start: int) -> AsyncIterator[Delivery]:
         return self._context.bus.read(Stream.EXPERIENCES, start=start)
@@ -70,6 +89,13 @@ class ReplayedStream:
     @property
     def run(self) -> str:
         return self._replay.source
+
+    @property
+    def steps(self) -> int | None:
+        return None
+
+    def rule(self, delivery: Delivery) -> str | None:
+        return None
 
     async def read(self, start: int) -> AsyncIterator[Delivery]:
         begun, first = time.time(), None
@@ -103,13 +129,42 @@ async def source_of(context: Context) -> Source:
     Raises:
         BusUnavailable: the source of a replay is not there.
         BusRefused: it has no streams.
+        DataError: the rows of data cannot be read.
+        StoreError: the stored experiences cannot be found.
     """
+    return await SOURCES[context.config.experience_source](context)
+
+
+async def _own_stream(context: Context) -> Source:
+    return OwnStream(context)
+
+
+async def _replayed_stream(context: Context) -> Source:
     replay = context.config.replay
-    if replay is None:
-        return OwnStream(context)
+    assert replay is not None
     name = f"{context.member.name}-source"
     url = replay.source_url or context.bus.url
     reading = settings(context.config, Role.READER, replay.source)
     bus = await connect(url, replay.source, name=name, settings=reading, observes=True)
     last = (await bus.state(Stream.EXPERIENCES)).last
     return ReplayedStream(bus, replay, last if replay.to_sequence is None else min(last, replay.to_sequence))
+
+
+async def _row_stream(context: Context) -> Source:
+    config, buffer = context.config, context.config.buffer.trainer_input.experience_buffer
+    assert buffer is not None
+    assert config.row_schema is not None
+    formatter = await asyncio.to_thread(formatter_of, config, "experience_buffer", buffer, config.row_schema)
+    return RowStream(config, formatter)
+
+
+async def _stored_stream(context: Context) -> Source:
+    return stored_stream(context.config)
+
+
+SOURCES: dict[ExperienceSource, Callable[[Context], Awaitable[Source]]] = {
+    "stream": _own_stream,
+    "replay": _replayed_stream,
+    "rows": _row_stream,
+    "store": _stored_stream,
+}

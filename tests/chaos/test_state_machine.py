@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 from independent import IndependentReader
-from simulated import SteppedExplorer, SteppedSynchronizer, SteppedTrainer, sampled
+from simulated import Sampler, SteppedExplorer, SteppedSynchronizer, SteppedTrainer
 from verdict import Terms, faults
 
 from bus.jetstream import connect
@@ -32,7 +32,8 @@ from services.synchronizer.pace import staleness_bound
 from services.synchronizer.plan import pace_of
 from services.synchronizer.progress import Superseded as SynchronizerSuperseded
 
-STEPS, BATCH, REPEAT = 8, 2, 2
+STEPS, BATCH, REPEAT = 8, 2, 3
+LEAST_REWARD, REFILL_BATCHES = 0.5, 2
 LEASE_S = 4
 PATIENCE_S = 40.0
 WHICH = st.integers(0, 30)
@@ -45,11 +46,17 @@ def _small(config: dict[str, Any], root: Path) -> dict[str, Any]:
     config["buffer"] |= {"batch_size": BATCH, "total_steps": STEPS, "retain": "checkpoint"}
     config["synchronizer"] |= {"task_lease": LEASE_S, "max_deliver": 50}
     config["trainer"]["max_checkpoints_to_keep"] = 2
+    operators = [{"name": "reward_filter", "args": {"threshold": LEAST_REWARD}}]
+    config["data_processor"] = {"experience_pipeline": {"operators": operators, "refill_batches": REFILL_BATCHES}}
     return config
 
 
 class Histories(RuleBasedStateMachine):
-    """One run on one server. Each rule is one thing that may happen next."""
+    """One run on one server. Each rule is one thing that may happen next.
+
+    Which rules there are must be a function of the rules before: how many tasks a pull brings is not, so a rule about
+    tasks in hand pulls where there are none, and does nothing where there are none to be pulled.
+    """
 
     base: dict[str, Any]
 
@@ -76,7 +83,7 @@ class Histories(RuleBasedStateMachine):
         await self.buses[0].declare()
         self.reader = IndependentReader(self.server.url, self.config.run_name)
         await self.reader.start()
-        self.explorer = SteppedExplorer(self.buses[2], sampled)
+        self.explorer = SteppedExplorer(self.buses[2], Sampler())
         self.draw = random.Random(0)
         self.trainers = 0
         self.frozen: list[SteppedTrainer] = []
@@ -105,10 +112,10 @@ class Histories(RuleBasedStateMachine):
     def tasks_are_pulled(self, most: int) -> None:
         self._loop_runs(self.explorer.pull(most))
 
-    @precondition(lambda self: self.explorer.hands)
     @rule(which=WHICH)
     def a_task_is_answered(self, which: int) -> None:
-        self._loop_runs(self.explorer.answer(which, self.weights))
+        if self._has_tasks():
+            self._loop_runs(self.explorer.answer(which, self.weights))
 
     @rule()
     def the_trainer_trains(self) -> None:
@@ -126,34 +133,38 @@ class Histories(RuleBasedStateMachine):
         for _ in range(steps):
             self._loop_runs(self._go_on())
 
-    @precondition(lambda self: self.explorer.hands)
     @rule()
     def all_tasks_in_hand_are_answered(self) -> None:
         while self.explorer.hands:
             self._loop_runs(self.explorer.answer(0, self.weights))
 
+    def _has_tasks(self) -> bool:
+        if not self.explorer.hands:
+            self._loop_runs(self.explorer.pull(4))
+        return bool(self.explorer.hands)
+
     # ------------------------------------------------------------------------------------------- what happens to others
 
-    @precondition(lambda self: self.explorer.hands)
     @rule(which=WHICH)
     def an_explorer_dies_between_publishing_and_acknowledging(self, which: int) -> None:
-        self._loop_runs(self.explorer.answer(which, self.weights, dies_before_ack=True))
+        if self._has_tasks():
+            self._loop_runs(self.explorer.answer(which, self.weights, dies_before_ack=True))
 
-    @precondition(lambda self: self.explorer.hands)
     @rule(which=WHICH)
     def a_task_is_abandoned(self, which: int) -> None:
-        self._loop_runs(self.explorer.abandon(which))
+        if self._has_tasks():
+            self._loop_runs(self.explorer.abandon(which))
 
-    @precondition(lambda self: self.explorer.hands)
     @rule()
     def an_explorer_dies_with_its_tasks(self) -> None:
-        self._loop_runs(self.explorer.die(self.weights))
+        if self._has_tasks():
+            self._loop_runs(self.explorer.die(self.weights))
 
-    @precondition(lambda self: self.explorer.late)
     @rule(which=WHICH, is_forgotten=st.booleans())
     def a_late_answer_comes(self, which: int, is_forgotten: bool) -> None:
-        message_id = f"late:{self.draw.getrandbits(64)}" if is_forgotten else None
-        self._loop_runs(self.explorer.wake(which, message_id))
+        if self.explorer.late:
+            message_id = f"late:{self.draw.getrandbits(64)}" if is_forgotten else None
+            self._loop_runs(self.explorer.wake(which, message_id))
 
     @rule(which=WHICH, has_new_id=st.booleans())
     def an_answer_is_stored_again(self, which: int, has_new_id: bool) -> None:
@@ -258,7 +269,7 @@ class Histories(RuleBasedStateMachine):
     async def _end(self) -> None:
         """Nothing more happens to the run: it goes on to its end."""
         deadline = time.monotonic() + PATIENCE_S  # a server that was killed may forget that a task was handed back
-        while not (self.trainer.is_through and self.synchronizer.is_done) and time.monotonic() < deadline:
+        while not (self.trainer.is_through and await self.synchronizer.is_done()) and time.monotonic() < deadline:
             await self._go_on()
             await self.synchronizer.recover()
         assert self.trainer.is_through, f"hung at step {self.trainer.step} with {await self.released()} released"
@@ -266,9 +277,11 @@ class Histories(RuleBasedStateMachine):
         await self.trainer.save()
         observed = await self.reader.finish(self.config.run_dir)
         bound = staleness_bound(pace_of(self.config))
-        terms = Terms(self.config.train_batch_size, bound, self.config.max_model_len or 0)
+        most_tokens, refill = self.config.max_model_len or 0, REFILL_BATCHES
+        terms = Terms(self.config.train_batch_size, bound, most_tokens, LEAST_REWARD, refill)
         assert faults(observed, terms) == []
-        assert observed.release["released"] == STEPS * BATCH
+        assert observed.ledger["step"] == STEPS
+        assert observed.release["released"] <= STEPS * BATCH * (1 + refill) + STEPS
 
     async def _go_on(self) -> None:
         await self.synchronizer.release()

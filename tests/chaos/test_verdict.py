@@ -4,6 +4,7 @@ import asyncio
 import copy
 import hashlib
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import msgpack
@@ -13,7 +14,7 @@ from acts import WEIGHTS, acts
 from independent import Kept, Observed
 from proxy import Proxy
 from soak import Soak
-from verdict import Terms, faults
+from verdict import RULE, Terms, faults
 
 TERMS = Terms(train_batch_size=2, staleness_bound=1, max_tokens=10)
 
@@ -112,6 +113,69 @@ def test_what_is_wrong_is_found(fault: str) -> None:
         terms = Terms(train_batch_size=2, staleness_bound=0, max_tokens=10)
         fault = "1 steps stale, where 0 are promised"
     assert any(fault in words for words in faults(seen, terms)), faults(seen, terms)
+
+
+FILTERED = Terms(train_batch_size=4, staleness_bound=1, max_tokens=10, least_reward=0.0, refill_batches=1)
+
+
+def _answers(ordinal: int, *rewards: float) -> dict[str, Any]:
+    group = _group(ordinal, 0)
+    (experience,) = group["experiences"]
+    several = [{**experience, "position": place, "reward": reward} for place, reward in enumerate(rewards)]
+    return {**group, "repeat_times": len(rewards), "experiences": several}
+
+
+def _digest(*ordinals: int) -> str:
+    hasher = hashlib.sha256(hashlib.sha256(b"start").hexdigest().encode())
+    for ordinal in ordinals:
+        hasher.update(np.full(4, ordinal, "<i4").tobytes() + bytes(8))
+    return hasher.hexdigest()
+
+
+def _sound_and_filtered() -> Observed:
+    """One step: of task 0 one answer is filtered, of task 1 both, and tasks 2 and 3 make up for them."""
+    said = [_answers(0, 1.0, -1.0), _answers(1, -1.0, -1.0), _answers(2, 1.0, 1.0), _answers(3, 0.0, 0.0)]
+    counts = {"trained": 5, "filtered": {RULE: 3}, "quarantined": 0, "duplicates": 0, "tokens_trained": 10}
+    return Observed(
+        run="r",
+        experiences={n: _kept(n, "group_sampled", body) for n, body in enumerate(said, start=1)},
+        announced=[{"weights": {"incarnation": 1, "version": n}, "is_final": False} for n in range(2)],
+        quarantined=[],
+        release={"released": 4},
+        ledger={
+            "step": 1,
+            "sequences": {"floor": 5, "above": []},
+            "ordinals": {"floor": 4, "above": []},
+            "abandoned": {},
+            "short_batches": [],
+            "counts": counts,
+        },
+        weights={"step": 1, "digest": _digest(0, 2, 2, 3, 3)},
+    )
+
+
+def test_a_sound_run_that_filters_has_no_faults() -> None:
+    assert faults(_sound_and_filtered(), FILTERED) == []
+
+
+FILTERED_CHANGES: dict[str, Callable[[Observed], None]] = {
+    "says of filtered": lambda seen: seen.ledger["counts"].update(filtered={"abandoned": 3}),
+    "says of trained": lambda seen: seen.ledger["counts"].update(trained=8),
+    "each once, in order": lambda seen: seen.weights.update(digest=_digest(0, 0, 2, 2, 3, 3)),
+    "ordinals that only one of the two holds": lambda seen: seen.ledger["ordinals"].update(floor=1, above=[2, 3]),
+}
+
+
+@pytest.mark.parametrize("fault", FILTERED_CHANGES)
+def test_what_is_wrong_with_a_run_that_filters_is_found(fault: str) -> None:
+    seen = copy.deepcopy(_sound_and_filtered())
+    FILTERED_CHANGES[fault](seen)
+    assert any(fault in words for words in faults(seen, FILTERED)), faults(seen, FILTERED)
+
+
+def test_batches_that_count_what_was_filtered_are_found() -> None:
+    found = faults(_sound_and_filtered(), replace(FILTERED, refill_batches=0))
+    assert "the ledger says of step: 1, the stream makes 2" in found
 
 
 def test_the_acts_are_a_function_of_the_seed_and_hold_every_kind() -> None:

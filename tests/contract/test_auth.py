@@ -148,9 +148,9 @@ ACTS: dict[str, Act] = {
     **{f"write member.{name}": written(f"member.{name}.host.domain-1") for name in SERVICES},
     **{
         f"write {key}": written(key)
-        for key in ("train", "incarnation", "release", "declared", "lease.synchronizer", "term.synchronizer")
+        for key in ("train", "incarnation", "release", "declared", "stored", "lease.synchronizer", "term.synchronizer")
     },
-    **{f"write {key}": written(f"{key}.a.1") for key in ("taskset", "excused", "settled", "other")},
+    **{f"write {key}": written(f"{key}.a.1") for key in ("taskset", "excused", "chosen", "served", "settled", "other")},
     **{f"read {each}": lambda bus, said, each=each: read_all(bus, each) for each in Stream if each is not Stream.TASKS},
     **{f"peek {each}": lambda bus, said, each=each: bus.last(each) for each in Stream if each is not Stream.BLOBS},
     **{f"state of {each}": lambda bus, said, each=each: bus.state(each) for each in Stream},
@@ -181,7 +181,7 @@ MAY: dict[Role, set[str]] = {
     Role.EXPLORER: EVERYBODY
     | TRACES
     | {"say group", "say large group", "say abandoned", "say metrics of explorer", "write member.explorer"}
-    | {"write taskset", "write excused", "read weights", "peek weights", "take task"},
+    | {"write taskset", "write excused", "write served", "read weights", "peek weights", "take task"},
     Role.TRAINER: EVERYBODY
     | TRACES
     | {"say weights", "say metrics of trainer", "write member.trainer", "write train", "write incarnation"}
@@ -196,8 +196,10 @@ MAY: dict[Role, set[str]] = {
     | {"say task", "say group", "say large group", "say abandoned", "say metrics of synchronizer"}
     | {"write member.synchronizer", "write release", "write lease.synchronizer", "write term.synchronizer"}
     | {"write taskset", "write excused", "read weights", "peek weights", "read metrics", "peek metrics"}
-    | {"peek tasks", "peek experiences"},
-    Role.MONITOR: EVERYBODY | TRACES | {"write member.monitor", "read metrics", "peek metrics"},
+    | {"write chosen", "peek tasks", "read experiences", "peek experiences"},
+    Role.MONITOR: EVERYBODY
+    | TRACES
+    | {"write member.monitor", "write stored", "read metrics", "peek metrics", "read experiences", "peek experiences"},
     Role.OPERATOR: EVERYBODY
     | TRACES
     | READING

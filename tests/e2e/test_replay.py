@@ -1,4 +1,4 @@
-"""With the real trainer: a run whose trainer was killed is made again bit by bit, with one rank and with two."""
+"""With the real trainer: a run that was interrupted is made again bit by bit, with one rank and with two."""
 
 import copy
 import os
@@ -14,6 +14,7 @@ from bus.port import Bus
 from bus.server import LocalServer
 from schemas.experiences import Experience, GroupSampled
 from schemas.tasks import TaskIdentity
+from services.account.snapshot import snapshot
 
 STEPS, TASKS_A_STEP, ANSWERS = 4, 4, 4
 
@@ -52,23 +53,42 @@ async def server(tmp_path: Path) -> AsyncIterator[LocalServer]:
     await found.stop()
 
 
+async def _killed_on_the_way(start, config, run) -> None:
+    async with run.bus() as bus:
+        await _fill(bus)
+        await run.until(bus, lambda found: found.step >= 3, patience_s=240)
+        os.kill(await run.pid_of(bus, "trainer"), signal.SIGKILL)
+        await _finished(run, bus)
+    assert (run.config.run_dir / "weights" / "version_2.2").is_dir()
+
+
+async def _stopped_on_the_way(start, config, run) -> None:
+    async with run.bus() as bus:
+        await _fill(bus)
+        await run.until(bus, lambda found: found.step >= 1, patience_s=240)
+        run.process.send_signal(signal.SIGTERM)
+        assert await run.ends() == 130
+        stopped = await snapshot(bus)
+        assert stopped.train.checkpoint_step == stopped.step  # the last step is in a checkpoint
+        await _finished(start(config), bus)
+
+
+async def _finished(run, bus: Bus) -> None:
+    await run.until(bus, lambda found: bool(found.train and found.train.is_finished), patience_s=240)
+    run.process.send_signal(signal.SIGTERM)
+    assert await run.ends() == 130
+
+
 @pytest.mark.e2e
-@pytest.mark.parametrize("ranks", [1, 2])
-async def test_a_killed_and_resumed_run_is_verified_bit_by_bit(start, real_config, server, ranks: int) -> None:
+@pytest.mark.parametrize(("ranks", "interrupted"), [(1, _stopped_on_the_way), (2, _killed_on_the_way)])
+async def test_a_resumed_run_is_verified_bit_by_bit(start, real_config, server, ranks: int, interrupted) -> None:
     config: dict[str, Any] = copy.deepcopy(real_config) | {"mode": "train", "bus": {"url": server.url}}
     config["cluster"] = {"gpu_per_node": 0, "trainer_ranks": ranks}
     config["buffer"]["total_steps"] = STEPS
     config["synchronizer"] = {"keep_versions": -1}
     config["trainer"]["save_interval"] = 2
     run = start(config)
-    async with run.bus() as bus:
-        await _fill(bus)
-        await run.until(bus, lambda found: found.step >= 3, patience_s=240)
-        os.kill(await run.pid_of(bus, "trainer"), signal.SIGKILL)
-        await run.until(bus, lambda found: bool(found.train and found.train.is_finished), patience_s=240)
-    run.process.send_signal(signal.SIGTERM)
-    assert await run.ends() == 130
-    assert (run.config.run_dir / "weights" / "version_2.2").is_dir()
+    await interrupted(start, config, run)
 
     verified = start(config, "replay", "--verify", file="verify.yaml")
     assert await verified.ends(patience_s=240) == 0, verified.output

@@ -1,42 +1,100 @@
-"""Advantage functions. Each maps rewards of groups to one number per response."""
+"""The advantage functions by name, in three shapes: of groups, of episodes, of tokens."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 
-Advantage = Callable[[torch.Tensor], torch.Tensor]
+from services.config.algorithm_parts import ADVANTAGES, AdvantageKind, arguments
+from services.config.arguments import Arguments
+from services.trainer.algorithms import entropy_clipped, episode_advantages, group_advantages, token_advantages
+from services.trainer.algorithms.episode_advantages import Episodes
+from services.trainer.algorithms.token_advantages import Estimates, TokenInputs
+
+GROUP: dict[str, Callable[[torch.Tensor, torch.Tensor | None, Any], torch.Tensor]] = {
+    "grpo": group_advantages.grpo,
+    "grpo_verl": group_advantages.grpo_verl,
+    "rloo": group_advantages.rloo,
+    "opmd": group_advantages.opmd,
+    "opmd_verl": group_advantages.opmd,
+    "asymre": group_advantages.asymre,
+    "asymre_verl": group_advantages.asymre,
+    "rec": group_advantages.rec,
+    "reinforce": group_advantages.reinforce,
+    "none": group_advantages.none,
+}
+EPISODES: dict[str, Callable[[Episodes, Any], torch.Tensor]] = {
+    "step_wise_grpo": episode_advantages.step_wise_grpo,
+    "gigpo": episode_advantages.gigpo,
+}
+TOKENS: dict[str, Callable[[TokenInputs, Any], Estimates]] = {
+    "ppo": token_advantages.ppo,
+    "reinforceplusplus": token_advantages.reinforceplusplus,
+    "remax": token_advantages.remax,
+    "on_policy_distill": token_advantages.on_policy_distill,
+    "jsd": token_advantages.jsd,
+    "clipb": entropy_clipped.clipb,
+    "clipv": entropy_clipped.clipv,
+}
 
 
-def grpo(epsilon: float = 1e-6, std_normalize: bool = True) -> Advantage:
-    """Group-relative advantage: `(r - mean) / (std + epsilon)` within each group.
+@dataclass(frozen=True)
+class _Named:
+    name: str
+    arguments: Arguments
 
-    Maps rewards `P x G` to advantages `P x G`; `std` is the unbiased one. A group of one has mean 0 and standard
-    deviation 1. Source: DeepSeekMath (arXiv 2402.03300), section 4.1; without `std_normalize`, Dr. GRPO (2503.20783).
-    """
-
-    def advantages(rewards_P_G: torch.Tensor) -> torch.Tensor:
-        if rewards_P_G.shape[-1] == 1:
-            return rewards_P_G.clone()
-        centred = rewards_P_G - rewards_P_G.mean(dim=-1, keepdim=True)
-        if not std_normalize:
-            return centred
-        return centred / (rewards_P_G.std(dim=-1, keepdim=True) + epsilon)
-
-    return advantages
+    @property
+    def needs(self) -> frozenset[str]:
+        """What it reads beside the rewards: fields of `TokenInputs`."""
+        return ADVANTAGES[self.name].reads
 
 
-ADVANTAGES: dict[str, Callable[..., Advantage]] = {"grpo": grpo}
+class GroupAdvantage(_Named):
+    """An advantage of each answer among the answers to its task."""
+
+    kind: Literal["group"] = "group"
+
+    def __call__(self, rewards: torch.Tensor, mean_logprobs: torch.Tensor | None = None) -> torch.Tensor:
+        """Advantages `P x G` of rewards `P x G`; NaN for an answer that is not there.
+
+        `mean_logprobs` `P x G`, the mean log-prob of each answer's tokens, is read where `rank_penalty` is set.
+        """
+        return GROUP[self.name](rewards, mean_logprobs, self.arguments)
 
 
-def advantage(name: str, **arguments: object) -> Advantage:
-    """The advantage function `name`.
+class EpisodeAdvantage(_Named):
+    """An advantage of each step of episodes of several steps, over a whole batch."""
+
+    kind: Literal["episodes"] = "episodes"
+
+    def __call__(self, episodes: Episodes) -> torch.Tensor:
+        """Advantages `B`."""
+        return EPISODES[self.name](episodes, self.arguments)
+
+
+class TokenAdvantage(_Named):
+    """An advantage of each token, over a whole batch."""
+
+    kind: Literal["tokens"] = "tokens"
+
+    def __call__(self, inputs: TokenInputs) -> Estimates:
+        return TOKENS[self.name](inputs, self.arguments)
+
+
+Advantage = GroupAdvantage | EpisodeAdvantage | TokenAdvantage
+OF_KIND: dict[AdvantageKind, type[GroupAdvantage] | type[EpisodeAdvantage] | type[TokenAdvantage]] = {
+    "group": GroupAdvantage,
+    "episodes": EpisodeAdvantage,
+    "tokens": TokenAdvantage,
+}
+
+
+def advantage(name: str, **args: object) -> Advantage:
+    """The advantage function of that name; `args` replace single defaults. Its `kind` says what it is called with.
 
     Raises:
         ValueError: there is none of that name, or it does not take these arguments.
     """
-    if name not in ADVANTAGES:
-        raise ValueError(f"advantage_fn={name!r} is not known: use one of {', '.join(sorted(ADVANTAGES))}")
-    try:
-        return ADVANTAGES[name](**arguments)
-    except TypeError as error:
-        raise ValueError(f"advantage_fn_args of {name!r}: {error}") from None
+    checked = arguments("advantage_fn", name, args)
+    return OF_KIND[ADVANTAGES[name].kind](name, checked)

@@ -3,16 +3,27 @@
 import hashlib
 import json
 import time
+from collections.abc import Sequence as Rows
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from services.inference.fake import write_fake_weights
-from services.trainer.backends.port import Sequence, Vocabulary
+from services.trainer.backends.port import Floats, Sequence, Vocabulary
 
 STATE_FILE = "fake_state.json"
+REFERENCE_LAG = 0.25
+VALUE = 0.5
 
 
 class FakeBackend:
-    """`services.trainer.backends.port.Backend` without a model. Equal digests mean equal training."""
+    """`services.trainer.backends.port.Backend` without a model. Equal digests mean equal training.
+
+    Its policy has the sampler's log-probs, its reference policy `REFERENCE_LAG` less, and each of its values is
+    `VALUE`.
+    """
 
     def __init__(self, seconds_per_step: float = 0.02, seconds_per_checkpoint: float = 0.0) -> None:
         self._seconds_per_step = seconds_per_step
@@ -24,17 +35,35 @@ class FakeBackend:
     def vocabulary(self) -> Vocabulary:
         return Vocabulary(size=256)
 
+    @property
+    def digest(self) -> str:
+        """Of all that it was trained on."""
+        return self._digest
+
     def start(self, checkpoint: Path | None) -> None:
         if checkpoint is not None:
             state = json.loads((checkpoint / "actor" / STATE_FILE).read_text(encoding="utf-8"))
             self._step, self._digest = state["step"], state["digest"]
 
-    def train(self, sequences: list[Sequence]) -> dict[str, float]:
+    def logprobs(self, sequences: Rows[Sequence]) -> list[Floats]:
+        return [sequence.old_logprobs for sequence in sequences]
+
+    def entropies(self, sequences: Rows[Sequence]) -> list[Floats]:
+        return [-sequence.old_logprobs for sequence in sequences]
+
+    def reference_logprobs(self, sequences: Rows[Sequence]) -> list[Floats]:
+        return [sequence.old_logprobs - np.float32(REFERENCE_LAG) for sequence in sequences]
+
+    def values(self, sequences: Rows[Sequence]) -> list[Floats]:
+        return [np.full_like(sequence.old_logprobs, VALUE) for sequence in sequences]
+
+    def update_critic(self, sequences: Rows[Sequence]) -> dict[str, float]:
+        self._take([sequence.returns for sequence in sequences])
+        return {"critic/vf_loss": 0.0, "critic/grad_norm": 0.0, "critic/lr": 0.0}
+
+    def update_actor(self, sequences: Rows[Sequence], step: int, kl_coef: float = 0.0) -> dict[str, float]:
         time.sleep(self._seconds_per_step)
-        hasher = hashlib.sha256(self._digest.encode())
-        for sequence in sequences:
-            hasher.update(sequence.tokens.tobytes() + sequence.advantages.tobytes())
-        self._digest = hasher.hexdigest()
+        self._take([array for each in sequences for array in (each.tokens, each.advantages)])
         self._step += 1
         return {"actor/pg_loss": 0.0, "actor/grad_norm": 0.0, "actor/lr": 0.0}
 
@@ -49,3 +78,9 @@ class FakeBackend:
 
     def stop(self) -> None:
         return None
+
+    def _take(self, arrays: list[npt.NDArray[Any] | None]) -> None:
+        hasher = hashlib.sha256(self._digest.encode())
+        for array in arrays:
+            hasher.update(b"" if array is None else array.tobytes())
+        self._digest = hasher.hexdigest()

@@ -1,23 +1,73 @@
 """A batch as veRL's engine takes it: jagged nested tensors, no padding between sequences."""
 
+from collections.abc import Sequence as Rows
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from services.trainer.backends.port import Sequence
+from services.trainer.backends.port import Floats, Sequence
+
+_OPTIONAL = {
+    "reference_logprobs": "ref_log_prob",
+    "proximal_logprobs": "proximal_log_prob",
+    "values": "values",
+    "returns": "returns",
+}
 
 
-def pack(sequences: list[Sequence], ranks: int, options: dict[str, Any]) -> Any:
-    """The tensor dictionary of one optimizer step.
+@dataclass(frozen=True)
+class Layout:
+    """How a batch is parted: over `ranks`, and on each into micro-batches.
 
-    Ranks share a batch evenly, so copies that carry no loss fill it up to a multiple of `ranks`; the loss is
-    normalised over the real sequences and tokens alone.
+    A micro-batch has at most `token_budget` tokens, or, where it is set, `micro_batch_size` sequences. `together`
+    sequences that follow each other are never parted.
     """
+
+    ranks: int
+    token_budget: int
+    micro_batch_size: int | None = None
+    together: int = 1
+
+    def options(self, sequences: Rows[Sequence]) -> dict[str, Any]:
+        """veRL's options for these sequences. One that is longer than the budget has a micro-batch of its own."""
+        if self.micro_batch_size is not None:
+            size = self._size(len(sequences)) // self.together
+            return {
+                "use_dynamic_bsz": False,
+                "micro_batch_size_per_gpu": size,
+                "force_group_size": self.together,
+            }
+        lengths = [len(sequence.tokens) for sequence in sequences]
+        longest = max(sum(lengths[at : at + self.together]) for at in range(0, len(lengths), self.together))
+        return {
+            "use_dynamic_bsz": True,
+            "max_token_len_per_gpu": max(self.token_budget, longest),
+            "force_group_size": self.together,
+        }
+
+    def filled(self, sequences: Rows[Sequence]) -> list[Sequence]:
+        """The sequences, with silent copies behind them so that each rank has as many, in whole micro-batches."""
+        if len(sequences) % self.together:
+            raise ValueError(f"{len(sequences)} sequences cannot be taken {self.together} at a time")
+        step = self.ranks * (self._size(len(sequences)) if self.micro_batch_size is not None else self.together)
+        return [*sequences, *([_silent(sequences[0])] * (-len(sequences) % step))]
+
+    def _size(self, sequences: int) -> int:
+        """Sequences of a micro-batch of fixed size: as even as they can be, at most `micro_batch_size`."""
+        assert self.micro_batch_size is not None
+        most = max(1, self.micro_batch_size // self.together)
+        of_a_rank = -(-sequences // (self.ranks * self.together))
+        return self.together * -(-of_a_rank // -(-of_a_rank // most))
+
+
+def pack(sequences: Rows[Sequence], layout: Layout, options: dict[str, Any]) -> Any:
+    """The tensor dictionary of one batch, with `totals_*`: what the loss is normalised over, the silent rows apart."""
     from verl.utils import tensordict_utils
 
-    filled = sequences + [_silent(sequences[0])] * (-len(sequences) % ranks)
+    filled = layout.filled(sequences)
     tensors = {
         "input_ids": _jagged([sequence.tokens.astype(np.int64) for sequence in filled]),
         "position_ids": _jagged([np.arange(len(sequence.tokens)) for sequence in filled]),
@@ -28,25 +78,56 @@ def pack(sequences: list[Sequence], ranks: int, options: dict[str, Any]) -> Any:
         "old_log_probs": _jagged([sequence.old_logprobs for sequence in filled]),
         "advantages": _jagged([sequence.advantages for sequence in filled]),
         "temperature": torch.tensor([sequence.temperature for sequence in filled], dtype=torch.float32),
+        "rewards": torch.tensor([sequence.reward for sequence in filled], dtype=torch.float32),
+        "groups": torch.tensor([sequence.group for sequence in filled]),
+        "expert_mask": torch.tensor([sequence.is_expert for sequence in filled]),
+        **{
+            name: _jagged([getattr(sequence, field) for sequence in filled])
+            for field, name in _OPTIONAL.items()
+            if all(getattr(sequence, field) is not None for sequence in filled)
+        },
     }
     plain = {
         "mini_batch_size": len(filled),
         "epochs": 1,
         "global_batch_size": len(sequences),
         "use_fused_kernels": False,
+        "pad_token_id": 0,
+        **_totals(sequences),
+        **layout.options(filled),
         **options,
     }
     return tensordict_utils.get_tensordict(tensors, non_tensor_dict=plain)
 
 
+def _totals(sequences: Rows[Sequence]) -> dict[str, int]:
+    experts = [sequence for sequence in sequences if sequence.is_expert]
+    return {
+        "totals_tokens": _actions(sequences),
+        "totals_sequences": len(sequences),
+        "totals_length": max(sequence.response_length for sequence in sequences),
+        "totals_expert_tokens": _actions(experts),
+        "totals_expert_sequences": len(experts),
+    }
+
+
+def _actions(sequences: Rows[Sequence]) -> int:
+    return sum(int(sequence.action_mask.sum()) for sequence in sequences)
+
+
 def _silent(sequence: Sequence) -> Sequence:
-    zeros = np.zeros_like(sequence.action_mask)
-    return Sequence(
-        sequence.tokens, sequence.prompt_length, zeros, sequence.old_logprobs, np.zeros_like(sequence.advantages)
+    """A copy that carries no loss."""
+    return replace(
+        sequence,
+        action_mask=np.zeros_like(sequence.action_mask),
+        advantages=np.zeros_like(sequence.advantages),
+        reward=0.0,
+        group=-1,
+        is_expert=False,
     )
 
 
-def _whole_mask(sequence: Sequence) -> npt.NDArray[np.float32]:
+def _whole_mask(sequence: Sequence) -> Floats:
     prompt = np.zeros(sequence.prompt_length, dtype=np.float32)
     return np.concatenate([prompt, sequence.action_mask.astype(np.float32)])
 

@@ -1,21 +1,29 @@
 """veRL's metrics under the names that Trinity-RFT gives them."""
 
-from typing import Any
+from typing import Any, Literal
 
 _RENAMED = {
-    "grad_norm": "actor/grad_norm",
-    "lr": "actor/lr",
-    "loss": "actor/final_loss",
-    "kl_loss": "actor/kl_loss",
-    "kl_coef": "actor/kl_coef",
-    "mfu": "perf/mfu/actor",
+    "actor": {
+        "grad_norm": "actor/grad_norm",
+        "lr": "actor/lr",
+        "loss": "actor/final_loss",
+        "mfu": "perf/mfu/actor",
+    },
+    "critic": {
+        "grad_norm": "critic/grad_norm",
+        "lr": "critic/lr",
+        "mfu": "perf/mfu/critic",
+    },
 }
+_LEFT_OUT = {"actor": set[str](), "critic": {"loss"}}  # critic/vf_loss says the same
 
 
-def named(metrics: dict[str, Any]) -> dict[str, float]:
+def named(metrics: dict[str, Any], model: Literal["actor", "critic"] = "actor") -> dict[str, float]:
     """Plain numbers by Trinity-RFT's names; lists are averaged, veRL's `Metric` objects aggregated."""
     return {
-        _RENAMED.get(name, name): number for name, value in metrics.items() if (number := _number(value)) is not None
+        _RENAMED[model].get(name, name): number
+        for name, value in metrics.items()
+        if name not in _LEFT_OUT[model] and (number := _number(value)) is not None
     }
 
 

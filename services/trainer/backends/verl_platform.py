@@ -117,10 +117,15 @@ class CpuPlatform(PlatformBase):  # type: ignore[misc]
         return None
 
 
-def register_engine() -> None:
-    """Register veRL's FSDP engine for this platform. Separate, for veRL's workers import platforms first."""
+def register_engines() -> None:
+    """Register veRL's FSDP engines for this platform. Separate, for veRL's workers import platforms first."""
     from verl.workers.engine import EngineRegistry, FSDPEngineWithLMHead
+    from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithValueHead
 
     @EngineRegistry.register(model_type="language_model", backend=["fsdp", "fsdp2"], device="cpu")
     class CpuEngine(FSDPEngineWithLMHead):  # type: ignore[misc]
+        """veRL's engine as it is."""
+
+    @EngineRegistry.register(model_type="value_model", backend=["fsdp", "fsdp2"], device="cpu")
+    class CpuValueEngine(FSDPEngineWithValueHead):  # type: ignore[misc]
         """veRL's engine as it is."""

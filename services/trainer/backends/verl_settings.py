@@ -2,95 +2,71 @@
 
 import importlib.util
 import math
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
+from services.config.keys import split
 from services.config.tree import RunConfig
+from services.trainer.backends.packing import Layout
 
-KL_NAMES = {"k1": "kl", "k2": "mse", "k3": "low_var_kl", "low_var_kl": "low_var_kl", "abs": "abs"}
+Role = Literal["actor", "reference", "critic"]
+
+CRITIC_LR = 1e-5
+CLIPRANGE_VALUE = 0.5
 _ATTENTION_CPU = "sdpa"
 
 
-@dataclass(frozen=True)
-class LossSettings:
-    """The clipped policy loss and what is added to it, by veRL's names."""
-
-    clip_low: float = 0.2
-    clip_high: float = 0.2
-    clip_c: float = 3.0
-    loss_agg_mode: str = "token-mean"
-    entropy_coeff: float = 0.0
-    kl_loss_type: str | None = None
-    kl_loss_coef: float = 0.0
-
-    @property
-    def uses_reference(self) -> bool:
-        return self.kl_loss_type is not None and self.kl_loss_coef > 0
-
-
-def loss_settings(config: RunConfig) -> LossSettings:
-    """The loss of `algorithm`, Trinity-RFT's keys and defaults."""
-    algorithm = config.algorithm
-    policy = algorithm.policy_loss_fn_args or {}
-    clip = float(policy.get("clip_range", 0.2))
-    kl_name = algorithm.kl_loss_fn or config.algorithm_type.kl_loss_fn
-    kl_args = algorithm.kl_loss_fn_args or {}
-    return LossSettings(
-        clip_low=float(policy.get("clip_range_low", clip)),
-        clip_high=float(policy.get("clip_range_high", clip)),
-        clip_c=float(policy.get("clip_ratio_c", 3.0)),
-        loss_agg_mode=str(algorithm.loss_agg_mode or policy.get("loss_agg_mode") or "token-mean"),
-        entropy_coeff=float((algorithm.entropy_loss_fn_args or {}).get("entropy_coef", 0.0)),
-        kl_loss_type=None if kl_name == "none" else KL_NAMES[kl_name],
-        kl_loss_coef=float(kl_args.get("kl_coef", 0.001)),
-    )
-
-
-def actor_config(config: RunConfig) -> Any:
-    """veRL's `ActorConfig`, which its `ppo_loss` reads."""
-    from verl.workers.config import ActorConfig
-
-    loss = loss_settings(config)
-    return ActorConfig(
-        strategy=config.trainer.trainer_strategy,
-        rollout_n=config.repeat_times,
-        ppo_mini_batch_size=config.train_batch_size,
-        ppo_micro_batch_size_per_gpu=_micro_batch_size(config),
-        use_dynamic_bsz=config.trainer.use_dynamic_bsz,
-        clip_ratio=loss.clip_low,
-        clip_ratio_low=loss.clip_low,
-        clip_ratio_high=loss.clip_high,
-        clip_ratio_c=loss.clip_c,
-        loss_agg_mode=loss.loss_agg_mode,
-        entropy_coeff=loss.entropy_coeff,
-        use_kl_loss=loss.uses_reference,
-        kl_loss_coef=loss.kl_loss_coef,
-        kl_loss_type=loss.kl_loss_type or "low_var_kl",
-    )
-
-
-def worker_config(config: RunConfig, forward_only: bool = False) -> Any:
-    """veRL's `TrainingWorkerConfig` for one worker group: the actor, or the reference policy (`forward_only`).
+def worker_config(config: RunConfig, role: Role = "actor") -> Any:
+    """veRL's `TrainingWorkerConfig` for one worker group.
 
     veRL's forward-only engine offloads from an accelerator; on the CPU the reference is an engine never stepped.
     """
-    forward_only = forward_only and not on_cpu(config)
+    forward_only = role == "reference" and not on_cpu(config)
     from verl.trainer.config import CheckpointConfig
     from verl.workers.config import TrainingWorkerConfig
 
     return TrainingWorkerConfig(
-        model_type="language_model",
-        model_config=_model_config(config),
-        engine_config=_engine_config(config, forward_only),
-        optimizer_config=None if forward_only else _optimizer_config(config),
+        model_type="value_model" if role == "critic" else "language_model",
+        model_config=_model_config(config, role),
+        engine_config=_engine_config(config, role, forward_only),
+        optimizer_config=None if forward_only else _optimizer_config(config, role),
         checkpoint_config=CheckpointConfig(),
+    )
+
+
+def layout(config: RunConfig, role: Role, together: int = 1) -> Layout:
+    """How batches are parted for the models of a role; `together` sequences in a row stay together."""
+    size = _override(config, role, "ppo_micro_batch_size_per_gpu")
+    return Layout(
+        ranks=max(1, config.trainer_ranks // config.trainer.ulysses_sequence_parallel_size),
+        token_budget=token_budget(config),
+        micro_batch_size=None if is_dynamic(config) else int(size or config.train_batch_size),
+        together=together,
     )
 
 
 def token_budget(config: RunConfig) -> int:
     """Tokens of one micro-batch; as in Trinity-RFT twice the model length, shared by the sequence-parallel ranks."""
-    trainer = config.trainer
-    return trainer.max_token_len_per_gpu or math.ceil(2 * config.max_model_len / trainer.ulysses_sequence_parallel_size)
+    given = _override(config, "actor", "ppo_max_token_len_per_gpu") or config.trainer.max_token_len_per_gpu
+    return int(given or math.ceil(2 * config.max_model_len / config.trainer.ulysses_sequence_parallel_size))
+
+
+def is_dynamic(config: RunConfig) -> bool:
+    """Whether micro-batches are made by their tokens rather than their number of sequences."""
+    given = _override(config, "actor", "use_dynamic_bsz")
+    return config.trainer.use_dynamic_bsz if given is None else bool(given)
+
+
+def cliprange_value(config: RunConfig) -> float:
+    """How far a value may move in one step before its loss is clipped."""
+    given = _override(config, "critic", "cliprange_value")
+    return CLIPRANGE_VALUE if given is None else float(given)
+
+
+def model_path(config: RunConfig, role: Role) -> str:
+    """The model that a role begins from."""
+    if role != "critic":
+        return config.model.model_path
+    return str(_override(config, role, "model.path") or config.model.critic_model_path or config.model.model_path)
 
 
 def on_cpu(config: RunConfig) -> bool:
@@ -103,66 +79,76 @@ def removes_padding(config: RunConfig) -> bool:
     return config.trainer.use_remove_padding and has_flash and not on_cpu(config)
 
 
-def _model_config(config: RunConfig) -> Any:
+def _model_config(config: RunConfig, role: Role) -> Any:
     from verl.workers.config import HFModelConfig
 
     attention = {"attn_implementation": _ATTENTION_CPU} if not removes_padding(config) else {}
-    model = _overrides(config).get("model", {})
+    checkpointing = _override(config, role, "model.enable_gradient_checkpointing")
     return HFModelConfig(
-        path=config.model.model_path,
+        path=model_path(config, role),
         use_remove_padding=removes_padding(config),
-        enable_gradient_checkpointing=bool(model.get("enable_gradient_checkpointing", not on_cpu(config))),
+        enable_gradient_checkpointing=not on_cpu(config) if checkpointing is None else bool(checkpointing),
         trust_remote_code=config.trainer.trust_remote_code or config.model.trust_remote_code,
         override_config=attention,
     )
 
 
-def _engine_config(config: RunConfig, forward_only: bool) -> Any:
+def _engine_config(config: RunConfig, role: Role, forward_only: bool) -> Any:
     from verl.workers.config import FSDPEngineConfig
 
     trainer = config.trainer
-    offload = _overrides(config).get("actor", {}).get("fsdp_config", {})
     return FSDPEngineConfig(
         strategy=trainer.trainer_strategy,
         fsdp_size=-1,
         forward_only=forward_only,
         use_torch_compile=not on_cpu(config),
-        use_dynamic_bsz=trainer.use_dynamic_bsz,
+        use_dynamic_bsz=is_dynamic(config),
+        entropy_from_logits_with_chunking=bool(_override(config, "actor", "entropy_from_logits_with_chunking")),
         max_token_len_per_gpu=token_budget(config),
         infer_max_token_len_per_gpu=token_budget(config),
-        micro_batch_size_per_gpu=_micro_batch_size(config),
-        infer_micro_batch_size_per_gpu=_micro_batch_size(config),
         ulysses_sequence_parallel_size=trainer.ulysses_sequence_parallel_size,
         use_remove_padding=removes_padding(config),
-        param_offload=bool(offload.get("param_offload", trainer.param_offload)),
-        optimizer_offload=bool(offload.get("optimizer_offload", trainer.optimizer_offload)),
+        param_offload=_offloads(config, role, "param_offload"),
+        optimizer_offload=_offloads(config, role, "optimizer_offload"),
         offload_policy=trainer.offload_policy,
         mixed_precision={"param_dtype": trainer.param_dtype, "reduce_dtype": "fp32", "buffer_dtype": "fp32"},
     )
 
 
-def _optimizer_config(config: RunConfig) -> Any:
+def _offloads(config: RunConfig, role: Role, what: str) -> bool:
+    section = "model.fsdp_config" if role == "critic" else "fsdp_config"
+    given = _override(config, role, f"{section}.{what}")
+    return bool(getattr(config.trainer, what) if given is None else given)
+
+
+def _optimizer_config(config: RunConfig, role: Role) -> Any:
     from verl.workers.config import FSDPOptimizerConfig
 
     optimizer = config.algorithm.optimizer
+    asked = {
+        "lr": optimizer.lr,
+        "betas": optimizer.betas,
+        "weight_decay": optimizer.weight_decay,
+        "lr_warmup_steps": optimizer.lr_warmup_steps,
+        "lr_warmup_steps_ratio": optimizer.lr_warmup_steps_ratio,
+        "min_lr_ratio": optimizer.min_lr_ratio,
+        "lr_scheduler_type": optimizer.lr_scheduler_type,
+    }
+    if role == "critic":
+        asked = {"lr": CRITIC_LR, **(_override(config, role, "optim") or {})}
+    clip = _override(config, role, "grad_clip") if role == "critic" else None
     return FSDPOptimizerConfig(
-        lr=optimizer.lr,
-        betas=tuple(optimizer.betas),
-        weight_decay=optimizer.weight_decay,
-        clip_grad=config.trainer.grad_clip,
-        lr_warmup_steps=optimizer.lr_warmup_steps,
-        lr_warmup_steps_ratio=optimizer.lr_warmup_steps_ratio,
-        min_lr_ratio=optimizer.min_lr_ratio,
-        lr_scheduler_type=optimizer.lr_scheduler_type,
+        **{name: tuple(value) if isinstance(value, list) else value for name, value in asked.items()},
+        clip_grad=config.trainer.grad_clip if clip is None else float(clip),
         total_training_steps=config.total_steps or -1,
     )
 
 
-def _micro_batch_size(config: RunConfig) -> int:
-    size = _overrides(config).get("actor", {}).get("ppo_micro_batch_size_per_gpu")
-    return int(size) if size is not None else max(1, config.train_batch_size // config.trainer_ranks)
-
-
-def _overrides(config: RunConfig) -> dict[str, Any]:
-    nested = config.trainer.trainer_config.get("actor_rollout_ref", {})
-    return nested if isinstance(nested, dict) else {}
+def _override(config: RunConfig, role: Role, key: str) -> Any:
+    """What `trainer.trainer_config` says of a role, in veRL's own tree; None where it says nothing."""
+    section = "critic" if role == "critic" else "actor_rollout_ref"
+    place = key if role == "critic" or key.startswith("model.") else f"actor.{key}"
+    found: Any = config.trainer.trainer_config
+    for part in split(f"{section}.{place}"):
+        found = found.get(part) if isinstance(found, dict) else None
+    return found

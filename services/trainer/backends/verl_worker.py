@@ -4,10 +4,12 @@ import os
 import random
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed
+import verl.utils.model
 from verl.single_controller.base.decorator import Dispatch, register
 from verl.utils.device import get_device_name
 from verl.workers.config import TrainingWorkerConfig
@@ -24,10 +26,12 @@ class FsdpWorker(TrainingWorker):  # type: ignore[misc]
     def __init__(self, config: TrainingWorkerConfig) -> None:
         if get_device_name() == "cpu":
             _join_gloo()
-            from services.trainer.backends.verl_platform import register_engine
+            from services.trainer.backends.verl_platform import register_engines
 
-            register_engine()
+            register_engines()
             torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+        if config.model_type == "value_model":
+            verl.utils.model.load_valuehead_model = _value_model
         super().__init__(config)
         _seed(_SEED + torch.distributed.get_rank())
 
@@ -53,6 +57,18 @@ class FsdpWorker(TrainingWorker):  # type: ignore[misc]
         for file in Path(self.model_config.local_path).iterdir():
             if file.is_file() and not file.name.endswith(_WEIGHT_SUFFIXES):
                 shutil.copyfile(file, directory / file.name)
+
+
+def _value_model(local_path: str, torch_dtype: torch.dtype, model_config: Any, trust_remote_code: bool) -> Any:
+    """A causal language model with one number per token in place of its head, which begins at random.
+
+    In place of veRL's own loader, which knows no attention but flash-attention.
+    """
+    from transformers import AutoModelForTokenClassification
+
+    return AutoModelForTokenClassification.from_pretrained(
+        local_path, dtype=torch_dtype, config=model_config, trust_remote_code=trust_remote_code
+    )
 
 
 def _seed(seed: int) -> None:

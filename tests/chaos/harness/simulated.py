@@ -26,17 +26,18 @@ from services.runtime.member import Member
 from services.synchronizer.pace import Facts, waiting_for
 from services.synchronizer.plan import plan_of
 from services.synchronizer.progress import Progress
-from services.synchronizer.recovery import Recovery, judged
+from services.synchronizer.recovery import Recovery, judged, unanswered
+from services.synchronizer.refill import recorded, tasks_made_up
 from services.trainer import checkpoints
-from services.trainer.algorithms.advantages import advantage
 from services.trainer.announcing import Announcer
 from services.trainer.backends.fake import FakeBackend
-from services.trainer.batches import sequences
 from services.trainer.checks import Limits, fault
 from services.trainer.committing import Committer, newest_on_disk
 from services.trainer.incarnation import Incarnation, begin
 from services.trainer.intake import Intake
+from services.trainer.learning import Learner
 from services.trainer.ledger import Ledger
+from services.trainer.pipeline.build import pipeline_of
 
 
 class SteppedTrainer:
@@ -50,20 +51,20 @@ class SteppedTrainer:
         self._config = config
         self._bus = bus
         self._backend = FakeBackend(seconds_per_step=0.0)
-        self._advantage = advantage("grpo")
+        self._learner = Learner(config, self._backend)
         self._read_to = 0
 
     async def begin(self) -> "SteppedTrainer":
         config, bus = self._config, self._bus
         on_disk = await asyncio.to_thread(newest_on_disk, config.run_dir)
         self.incarnation = await begin(bus, self._context.member.name, on_disk)
-        self._committer = Committer(self._context, self._backend, self.incarnation)
+        self._committer = Committer(self._context, self._learner, self.incarnation)
         self._announcer = Announcer(self._context, self._backend, self.incarnation)
         resumed = await self._committer.resume()
         self.ledger = resumed.ledger
-        self._intake = Intake(self.ledger, config.train_batch_size, bus.run)
+        self._intake = Intake(self.ledger, config.usual_batch_size, bus.run, pipeline=pipeline_of(config))
         self._read_to = self.ledger.sequences.floor - 1
-        self._backend.start(resumed.directory)
+        self._learner.start(resumed.directory)
         await self.announce()
         return self
 
@@ -94,7 +95,7 @@ class SteppedTrainer:
         await self.incarnation.assert_current()
         batch = self._intake.take()
         if batch.groups:
-            self._backend.train(sequences(batch, self._advantage))
+            self._learner.learn(batch, self.step + 1)
         self._intake.commit(batch, self.step + 1)
         await self.announce()
         return True
@@ -120,7 +121,7 @@ class SteppedTrainer:
 
     def _commit_and_end(self, after_rename: bool) -> NoReturn:
         def write(directory: Path) -> None:
-            self._backend.write_checkpoint(directory)
+            self._learner.write_checkpoint(directory)
             if not after_rename:
                 os._exit(9)
 
@@ -140,6 +141,8 @@ class SteppedTrainer:
                 answered_above=tuple(sorted(answered.above)),
                 answered=len(answered),
                 read_sequence=self._read_to,
+                batches_closed=self._intake.steps,
+                gathered=self._intake.gathered,
             ),
         )
 
@@ -160,13 +163,14 @@ class SteppedSynchronizer:
         self._bus = bus
         self._plan = plan_of(config)
         self._term = term
+        self._group = config.repeat_times
         self._most = config.synchronizer.max_deliver
         self._progress = Progress(bus, Term(term))  # type: ignore[arg-type]
         self._recovery = Recovery(bus, 0)
 
-    @property
-    def is_done(self) -> bool:
-        return self._progress.now.released >= self._plan.tasks
+    async def is_done(self) -> bool:
+        """Whether no task is left to release."""
+        return self._plan.is_through(self._progress.now.released, await self._train())
 
     async def take_over(self) -> "SteppedSynchronizer":
         await self._progress.take_over()
@@ -176,15 +180,22 @@ class SteppedSynchronizer:
     async def release(self, dies_before_publishing: bool = False) -> bool:
         """The next batch, where the pace allows it."""
         newest, train, now = await self._newest(), await self._train(), self._progress.now
-        if newest is None or self.is_done:
+        waiting = unanswered(now.released, train)
+        made_up = tasks_made_up(now.released, len(waiting), train, self._plan.config.usual_batch_size, self._group)
+        ordinals = self._plan.next_batch(now.released, made_up)
+        batch = (now.released - made_up) // self._plan.batch_size
+        oldest = min((self._plan.batch_of(each, now.refills) for each in waiting), default=batch)
+        if newest is None or not ordinals:
             await self._progress.save()
             return False
-        ordinals = self._plan.next_batch(now.released)
-        facts = Facts(newest.version, train.step, train.answered_floor // self._plan.batch_size, 0.0)
-        if waiting_for(ordinals.start // self._plan.batch_size, self._plan.pace, facts) is not None:
+        if waiting_for(batch, self._plan.pace, Facts(newest.version, train.step, oldest, 0.0)) is not None:
             await self._progress.save()
             return False
-        await self._progress.save(released=ordinals.stop, batches=self._plan.batches_of(ordinals.stop))
+        await self._progress.save(
+            released=ordinals.stop,
+            batches=self._plan.batches_of(ordinals.stop - made_up),
+            refills=recorded(now.refills, ordinals.start, made_up, train.answered_floor),
+        )
         if not dies_before_publishing:
             await self._publish(list(ordinals), newest, 0)
         return True
@@ -202,7 +213,8 @@ class SteppedSynchronizer:
                 await self._publish([ordinal], newest, verdict.retry(ordinal))
 
     async def _publish(self, ordinals: list[int], newest: WeightVersion, retry: int) -> None:
-        tasks = self._plan.released_tasks(ordinals, newest.incarnation, self._term, retry)
+        refills = self._progress.now.refills
+        tasks = self._plan.released_tasks(ordinals, newest.incarnation, self._term, retry, refills)
         self._recovery.published(tasks, await self._bus.publish_all(tasks))
 
     async def _newest(self) -> WeightVersion | None:
@@ -270,30 +282,36 @@ class SteppedExplorer:
         await self._bus.publish(self.late.pop(number % len(self.late)), message_id=message_id)
 
 
-def sampled(task: TaskReleased, weights: WeightVersion) -> GroupSampled:
-    """An answer to a task under certain weights: another one for each call."""
-    random = np.random.default_rng()
+class Sampler:
+    """Answers of one history: another one for each call, and the same ones in the same order for the same seed."""
 
-    def experience(position: int) -> Experience:
+    def __init__(self, seed: int = 0) -> None:
+        self._random = np.random.default_rng(seed)
+
+    def __call__(self, task: TaskReleased, weights: WeightVersion) -> GroupSampled:
+        """An answer to a task under certain weights. All its rewards are 1, or all 0, or the first alone is 0."""
+        first, others = [(1.0, 1.0), (0.0, 0.0), (0.0, 1.0)][self._random.integers(3)]
+        positions = range(task.repeat_times)
+        return GroupSampled(
+            run=task.run,
+            task=task.task,
+            repeat_times=task.repeat_times,
+            explorer="stepped",
+            incarnation=weights.incarnation,
+            experiences=tuple(self._experience(n, others if n else first, weights.version) for n in positions),
+            retry=task.retry,
+        )
+
+    def _experience(self, position: int, reward: float, version: int) -> Experience:
         return Experience(
             position=position,
-            tokens=random.integers(0, 256, 5, dtype=np.int32),
+            tokens=self._random.integers(0, 256, 5, dtype=np.int32),
             prompt_length=2,
             action_mask=np.ones(3, np.uint8),
             logprobs=np.full(3, -0.5, np.float32),
-            token_versions=np.full(3, weights.version, np.int32),
-            reward=0.0,
+            token_versions=np.full(3, version, np.int32),
+            reward=reward,
         )
-
-    return GroupSampled(
-        run=task.run,
-        task=task.task,
-        repeat_times=task.repeat_times,
-        explorer="stepped",
-        incarnation=weights.incarnation,
-        experiences=tuple(experience(position) for position in range(task.repeat_times)),
-        retry=task.retry,
-    )
 
 
 def _task(delivery: Delivery) -> TaskReleased:

@@ -15,10 +15,12 @@ from typing import Any
 import numpy as np
 from independent import Kept, Observed, body_of
 
+RULE = "reward_filter"
+"""The one rule by which answers are filtered in these runs."""
 _DTYPES = {"tokens": "<i4", "action_mask": "|u1", "logprobs": "<f4", "token_versions": "<i4"}
 _LOGPROB_SLACK = 1e-3
 _FIELDS = {"position", "prompt_length", "reward", "metrics", "prompt_text", "response_text", "is_truncated", "step"}
-_EXPERIENCE = {*_DTYPES, *_FIELDS, "temperature"}
+_EXPERIENCE = {*_DTYPES, *_FIELDS, "temperature", "teacher_logprobs", "state", "step_reward"}
 _ABOUT = {"run", "task", "repeat_times", "explorer", "retry"}
 _GROUP = _ABOUT | {"incarnation", "experiences", "attempt", "started_at", "finished_at", "tokenizer"}
 _GIVEN_UP = _ABOUT | {"attempts", "error", "abandoned_at"}
@@ -27,24 +29,28 @@ _GIVEN_UP = _ABOUT | {"attempts", "error", "abandoned_at"}
 
 @dataclass(frozen=True)
 class Terms:
-    """What the configuration of the run promises. `staleness_bound` is in steps, `max_tokens` for a whole sequence."""
+    """What the configuration of the run promises. `staleness_bound` is in steps, `max_tokens` for a whole sequence.
+    Answers with a reward below `least_reward` are filtered, and made up for within `refill_batches` a step."""
 
     train_batch_size: int
     staleness_bound: int | None
     max_tokens: int
+    least_reward: float = -math.inf
+    refill_batches: int = 10
 
 
 @dataclass
 class Computed:
     """The ledger that the stream makes, without looking at the one in the checkpoint.
 
-    `trained` says at which step each task was; `stale` holds (steps, explorer's incarnation) of every trained token;
-    `digest` is the state of a fake backend after exactly these steps.
+    `trained` says at which step each task was, `filtered` names those of which nothing was; `stale` holds (steps,
+    explorer's incarnation) of every trained token; `digest` is the state of a fake backend after exactly these steps.
     """
 
     floor: int = 1
     step: int = 0
     trained: dict[int, int] = field(default_factory=dict)
+    filtered: set[int] = field(default_factory=set)
     times: Counter[int] = field(default_factory=Counter)
     abandoned: dict[int, int] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
@@ -54,7 +60,12 @@ class Computed:
 
     @property
     def ordinals(self) -> set[int]:
-        return set(self.trained) | set(self.abandoned)
+        return set(self.trained) | self.filtered | set(self.abandoned)
+
+    @property
+    def filtered_by_rule(self) -> dict[str, int]:
+        found = {"abandoned": sum(self.abandoned.values()), RULE: self.counts["filtered"]}
+        return {rule: count for rule, count in found.items() if count}
 
 
 class Computation:
@@ -66,6 +77,7 @@ class Computation:
         self._short_batches = short_batches
         self._open: list[dict[str, Any]] = []
         self._owed = 0
+        self._made_up = 0
         self.computed = Computed()
 
     def take(self, kept: Kept) -> None:
@@ -94,23 +106,30 @@ class Computation:
 
     def _answer(self, group: dict[str, Any]) -> None:
         now, ordinal, size = self.computed, group["task"]["ordinal"], len(group["experiences"])
-        if ordinal in now.trained:
+        if ordinal in now.trained or ordinal in now.filtered:
             now.counts["duplicates"] += size
             return
-        now.counts["filtered"] -= now.abandoned.pop(ordinal, 0)
-        now.trained[ordinal] = now.step + 1
+        now.abandoned.pop(ordinal, None)
+        kept = [each for each in group["experiences"] if each["reward"] >= self._terms.least_reward]
         now.times[ordinal] += 1
-        now.counts["trained"] += size
-        now.counts["tokens_trained"] += sum(len(each["logprobs"]) // 4 for each in group["experiences"])
-        self._open.append(group)
-        self._owed += max(group["repeat_times"], size)
+        now.counts["trained"] += len(kept)
+        now.counts["filtered"] += size - len(kept)
+        now.counts["tokens_trained"] += sum(len(each["logprobs"]) // 4 for each in kept)
+        if kept:
+            now.trained[ordinal] = now.step + 1
+            self._open.append({**group, "experiences": kept})
+        else:
+            now.filtered.add(ordinal)
+        most = self._terms.refill_batches * self._terms.train_batch_size
+        made_up = min(size - len(kept), most - self._made_up)
+        self._made_up += made_up
+        self._owed += max(group["repeat_times"], size) - made_up
 
     def _abandon(self, given_up: dict[str, Any]) -> None:
         now, ordinal = self.computed, given_up["task"]["ordinal"]
         if ordinal in now.ordinals:
             return  # a second word about the same task holds no experiences
         now.abandoned[ordinal] = given_up["repeat_times"]
-        now.counts["filtered"] += given_up["repeat_times"]
         self._owed += given_up["repeat_times"]
 
     def _close(self) -> None:
@@ -126,7 +145,7 @@ class Computation:
                     now.stale[now.step - version, group["incarnation"]] += 1
         if self._open:
             now.digest = hasher.hexdigest()
-        now.step, self._owed, self._open = now.step + 1, 0, []
+        now.step, self._owed, self._made_up, self._open = now.step + 1, 0, 0, []
 
 
 def _faults(group: dict[str, Any], max_tokens: int, newest_version: int) -> list[str]:
@@ -190,10 +209,10 @@ def faults(observed: Observed, terms: Terms) -> list[str]:
 def _tasks_without_one_fate(observed: Observed, computed: Computed) -> Iterator[str]:
     released = set(range(observed.release["released"]))
     for name, numbers in {
-        "lost: released, and neither trained on nor abandoned": released - computed.ordinals,
+        "lost: released, and neither trained on nor filtered nor abandoned": released - computed.ordinals,
         "never released, and yet in the ledger": computed.ordinals - released,
-        "twice: trained on more than once": {n for n, times in computed.times.items() if times > 1},
-        "two fates: trained on and abandoned": set(computed.trained) & set(computed.abandoned),
+        "twice: taken up more than once": {n for n, times in computed.times.items() if times > 1},
+        "two fates: answered and abandoned": (set(computed.trained) | computed.filtered) & set(computed.abandoned),
         "abandoned, and not in the quarantine": set(computed.abandoned) - observed.abandoned_in_quarantine(),
     }.items():
         if numbers:
@@ -211,7 +230,7 @@ def _ledger_apart(ledger: dict[str, Any], computed: Computed) -> Iterator[str]:
         ("ordinals that only one of the two holds", sorted(written ^ computed.ordinals), []),
         ("step", ledger["step"], computed.step),
         ("abandoned", {int(n): owed for n, owed in ledger["abandoned"].items()}, computed.abandoned),
-        ("filtered", sum(counts["filtered"].values()), computed.counts["filtered"]),
+        ("filtered", counts["filtered"], computed.filtered_by_rule),
         *((name, counts[name], computed.counts[name]) for name in ("trained", "duplicates", "tokens_trained")),
         ("quarantined", counts["quarantined"], computed.counts["quarantined"]),
     ):

@@ -61,7 +61,7 @@ def test_all_problems_of_a_configuration_are_told_at_once(config, tmp_path: Path
 
 
 def test_what_is_not_available_yet_is_refused_by_run_and_accepted_by_check(config, tmp_path: Path) -> None:
-    config["algorithm"]["algorithm_type"] = "ppo"
+    config["algorithm"]["enable_router_replay"] = True
     path = tmp_path / "run.yaml"
     path.write_text(yaml.safe_dump(config), encoding="utf-8")
     assert _trinity("check", str(path)).returncode == 0

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from services.prepare.addition import additions, write_rows
+from services.prepare.addition import additions, judged, texts, worked, write_rows
 
 
 def terms(row: dict[str, str]) -> tuple[int, ...]:
@@ -38,3 +38,22 @@ def test_rows_are_written_once(tmp_path: Path) -> None:
     assert not write_rows(path, rows)
     assert write_rows(path, rows * 2)
     assert [file.name for file in path.parent.iterdir()] == ["rows.jsonl"]
+
+
+def _sum_of(prompt: str) -> int:
+    return sum(map(int, prompt.rsplit("\n", 1)[-1].rstrip("=").split("+")))
+
+
+def test_worked_additions_are_right_and_rejected_ones_are_near_and_wrong() -> None:
+    rows, _ = additions(32, 4)
+    assert [int(row["response"]) for row in worked(rows)] == [_sum_of(row["prompt"]) for row in rows]
+    for row in judged(rows):
+        assert int(row["chosen"]) == _sum_of(row["prompt"])
+        assert abs(int(row["rejected"]) - int(row["chosen"])) in (1, 10)
+    assert judged(rows, seed=1) != judged(rows, seed=2)
+
+
+def test_texts_hold_every_addition_once() -> None:
+    rows, _ = additions(10, 4)
+    lines = "".join(row["text"] for row in texts(rows, lines=4)).splitlines()
+    assert lines == [f"{row['prompt'].splitlines()[-1]}{row['answer']}" for row in rows]

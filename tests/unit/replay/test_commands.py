@@ -40,7 +40,7 @@ def test_every_command_explains_itself(command: str) -> None:
         (["replay", "--as", "fake"], "tests/fake is the source itself"),
         (["rescore", "--as", "new", "--reward", "mth_reward"], "did you mean 'math_reward'"),
         (["rescore", "--as", "new", "--reward", "format_reward", "--reward-args", "x"], "is not NAME=VALUE"),
-        (["import", "absent.parquet", "--as", "new"], "absent.parquet cannot be read as parquet"),
+        (["import", "absent.parquet", "--as", "new"], "absent.parquet is not there"),
     ],
 )
 def test_what_cannot_be_done_is_one_readable_error_and_leaves_nothing(path, tmp_path, arguments, words) -> None:

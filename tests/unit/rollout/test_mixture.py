@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from services.rollout.config import DataSelectorConfig, TasksetConfig
 from services.rollout.errors import TasksetError, UnknownName
 from services.rollout.mixture import Mixture
-from services.rollout.ordering import ORDERS, interleaved, order
+from services.rollout.ordering import ORDERS, apportioned, interleaved, order
 from services.rollout.tasksets import Taskset
 
 SIZES = st.lists(st.integers(1, 40), min_size=1, max_size=4)
@@ -151,3 +151,83 @@ def test_a_segment_of_a_taskset_that_is_not_there_is_refused() -> None:
     segments = mixture([3, 2]).segments
     with pytest.raises(TasksetError, match="'set1': it is in the run from task 0 on, but not given"):
         Mixture(mixture([3]).tasksets, segments)
+
+
+def weighted(sizes: list[int], weights: list[float | None]) -> Mixture:
+    plain = mixture(sizes).tasksets
+    return Mixture(
+        [
+            Taskset(each.name, each.config.model_copy(update={"weight": weight}), [{}] * len(each), ["prompt"])
+            for each, weight in zip(plain, weights, strict=True)
+        ]
+    )
+
+
+def test_weights_decide_the_shares_whatever_the_sizes() -> None:
+    mixed = weighted([60, 20], [1.0, 3.0])
+    places = [mixed.task_at(ordinal) for ordinal in range(160)]
+    counts = Counter(place.taskset.name for place in places)
+    assert counts == {"set0": 40, "set1": 120}
+    assert Counter(place.taskset.name for place in places[:16]) == {"set0": 4, "set1": 12}
+    of_small = [(place.epoch, place.index) for place in places if place.taskset.name == "set1"]
+    assert of_small == [(epoch, index) for epoch in range(6) for index in range(20)]
+
+
+def test_a_taskset_without_a_weight_beside_others_has_their_mean() -> None:
+    mixed = weighted([10, 10, 10], [1.0, None, 3.0])
+    assert mixed.consumed(30) == {"set0": 5, "set1": 10, "set2": 15}
+
+
+@given(total=st.integers(4, 500), weights=st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=4))
+def test_shares_are_whole_add_up_and_leave_nobody_out(total: int, weights: list[float]) -> None:
+    shares = apportioned(total, weights)
+    assert sum(shares) == total
+    assert min(shares) >= 1
+    exact = [total * weight / sum(weights) for weight in weights]
+    assert all(share == 1 or abs(share - wanted) <= len(weights) for share, wanted in zip(shares, exact, strict=True))
+
+
+def test_a_taskset_that_joins_weighted_ones_ends_with_them() -> None:
+    mixed = weighted([8, 4], [1.0, 1.0])
+    newcomer = weighted([1, 1, 6], [1.0, 1.0, 2.0]).tasksets[-1]
+    joined = mixed.joined(newcomer, 4, epochs=2)
+    assert joined.consumed(4) == {"set0": 2, "set1": 2, "set2": 0}
+    assert joined.consumed(2 * len(joined)) == {"set0": 2 + 8, "set1": 2 + 8, "set2": 16}
+
+
+def test_the_easiest_rows_come_first_in_every_epoch() -> None:
+    selector = DataSelectorConfig(selector_type="offline_easy2hard", feature_keys=["level", "length"])
+    rows = [{"level": 1, "length": 5}, {"level": 2, "length": 1}, {"level": 2, "length": 9}, {"level": 1, "length": 5}]
+    config = TasksetConfig(name="graded", data_selector=selector)
+    mixed = Mixture([Taskset("graded", config, rows, ["level", "length"])])
+    assert [mixed.task_at(ordinal).index for ordinal in range(8)] == [2, 1, 0, 3] * 2
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        (["levle"], "'levle' is no column: did you mean 'level'"),
+        (["level", "name"], "row 0: name='easy' is not a number"),
+        ([], "feature_keys names no column"),
+    ],
+)
+def test_what_rows_cannot_be_ordered_by_is_told(keys: list[str], words: str) -> None:
+    selector = DataSelectorConfig(selector_type="easy_to_hard", feature_keys=keys)
+    config = TasksetConfig(name="graded", data_selector=selector)
+    with pytest.raises(TasksetError, match=words):
+        Mixture([Taskset("graded", config, [{"level": 1, "name": "easy"}], ["level", "name"])])
+
+
+def test_an_adaptive_taskset_takes_the_rows_that_were_chosen_and_the_others_their_order() -> None:
+    class Chosen:
+        def chosen(self, taskset: str, nth: int) -> tuple[int, int]:
+            return nth + 10, 7 - nth
+
+    plain, hard = mixture([4]).tasksets[0], DataSelectorConfig(selector_type="difficulty_based")
+    adaptive = Taskset("hard", TasksetConfig(name="hard", data_selector=hard), [{}] * 8, ["prompt"])
+    mixed = Mixture([plain, adaptive])
+    with pytest.raises(TasksetError, match="no row has been chosen for its task 0"):
+        [mixed.task_at(ordinal) for ordinal in range(3)]
+    places = [mixed.with_choices(Chosen()).task_at(ordinal) for ordinal in range(12)]
+    assert [(p.epoch, p.index) for p in places if p.taskset is adaptive] == [(n + 10, 7 - n) for n in range(8)]
+    assert [(p.epoch, p.index) for p in places if p.taskset is plain] == [(0, n) for n in range(4)]

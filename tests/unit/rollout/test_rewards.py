@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from services.rollout.answers import concluded
 from services.rollout.errors import UnknownName
 from services.rollout.rewards import REWARDS, Answer, boxed, register_reward, reward_named, true_answer
 
@@ -74,6 +75,28 @@ def test_exact_match_gives_half_for_the_right_last_integer(response: str, reward
 @pytest.mark.parametrize(
     ("response", "score"),
     [
+        ("<think>\na\n</think>\n<answer>\nb\n</answer>", 0.1),
+        ("<think>\na\n</think>\n<answer>\nb\n</answer>\n", 0.1),
+        ("<think>a</think><answer>b</answer>", -0.1),
+        ("x<think>\na\n</think>\n<answer>\nb\n</answer>", -0.1),
+        ("<think>\na\n</think>\n<answer>\nb\n</answer>\nmore", -0.1),
+    ],
+)
+def test_the_format_is_tags_on_lines_of_their_own(response: str, score: float) -> None:
+    assert REWARDS["format_reward"](Answer(response, "")) == {"format_score": score}
+
+
+def test_the_format_may_be_another() -> None:
+    assert REWARDS["format_reward"](Answer("A: 4", ""), pattern="A: .*") == {"format_score": 0.1}
+
+
+def test_a_box_without_braces_holds_the_next_word() -> None:
+    assert boxed("so $\\boxed 42$.") == "42"
+
+
+@pytest.mark.parametrize(
+    ("response", "score"),
+    [
         ("so\n<answer>(1 + 2) * 8</answer>", 1.0),
         ("<answer>(1 + 2) * -8</answer>", 0.1),
         ("<answer>8 * 3</answer>", 0.1),
@@ -86,6 +109,64 @@ def test_exact_match_gives_half_for_the_right_last_integer(response: str, reward
 def test_countdown_wants_every_number_once(response: str, score: float) -> None:
     truth = json.dumps({"target": 24, "numbers": [1, 2, 8]})
     assert REWARDS["countdown_reward"](Answer(response, truth)) == {"score": score}
+
+
+@pytest.mark.parametrize(
+    ("response", "score"),
+    [
+        (r"so it is \boxed{\frac{1}{2}}", 1.0),
+        (r"\boxed{0.4}", -1.0),
+        (r"<think>\boxed{0.5}</think>I do not know", -1.0),
+        ("<think>hm</think>1/2", 1.0),
+        ("", -1.0),
+    ],
+)
+def test_dapo_gives_one_or_takes_one(response: str, score: float) -> None:
+    scores = REWARDS["math_dapo_reward"](Answer(response, "0.5"))
+    assert scores == {"accuracy": score, "format_score": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("length", "penalty"), [(0, 0.0), (60, 0.0), (70, -0.125), (80, -0.25), (100, -0.5), (101, -0.5), (900, -0.5)]
+)
+def test_dapo_takes_points_off_for_the_last_tokens_before_the_limit(length: int, penalty: float) -> None:
+    arguments = {
+        "enable_overlong_penalty": True,
+        "penalty_factor": 0.5,
+        "max_response_length": 100,
+        "cache_length": 40,
+    }
+    answer = Answer(r"\boxed{7}", "7", response_length=length)
+    scores = REWARDS["math_dapo_reward"](answer, **arguments)
+    assert scores == {"accuracy": 1.0, "format_score": penalty}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"penalty_factor": 1.0}, "needs penalty_factor, max_response_length and cache_length"),
+        (
+            {"penalty_factor": 1.0, "max_response_length": 40, "cache_length": 40},
+            "cache_length=40 has to be above 0 and below max_response_length=40",
+        ),
+    ],
+)
+def test_an_overlong_penalty_needs_its_lengths(arguments: dict[str, float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        REWARDS["math_dapo_reward"](Answer("7", "7"), enable_overlong_penalty=True, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("response", "said"),
+    [
+        (r"\boxed{1} and \boxed{2}. The answer is 3.", "2"),
+        ("The answer is 3. No, the final answer is: $x+1$.", "x+1"),
+        ("we have 1,234 and -5.5 left", "-5.5"),
+        ("there is none", None),
+    ],
+)
+def test_a_solution_in_prose_has_a_conclusion(response: str, said: str | None) -> None:
+    assert concluded(response) == said
 
 
 def test_reasoning_gym_scores_by_the_generator_of_the_row() -> None:

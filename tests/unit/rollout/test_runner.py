@@ -142,3 +142,53 @@ async def test_what_cannot_be_published_fails_the_task(
     for said, answered in invalid.items():
         with pytest.raises(TaskFailed, match=f"failed after 1 try: EpisodeInvalid: .*{said}"):
             await answer(released_task(), Fixed(answered), policy, max_retry_times=2, max_timeout_s=5)
+
+
+class Together:
+    """Answers all positions at once, after failing so often, or all but those that are left out."""
+
+    def __init__(self, failures: int = 0, left_out: tuple[int, ...] = (), more: tuple[int, ...] = ()) -> None:
+        self.failures, self.left_out, self.more, self.tries = failures, left_out, more, 0
+
+    async def group_episodes(self, task: TaskReleased, policy: Policy, repeat_times: int) -> list[Experience]:
+        self.tries += 1
+        if self.tries <= self.failures:
+            raise OSError("no judge")
+        sampled = await policy.complete("2+2=")
+        positions = [place for place in range(repeat_times) if place not in self.left_out]
+        return [sampled.experience(place, float(place)) for place in (*positions[::-1], *self.more)]
+
+
+async def test_a_group_is_answered_as_a_whole(task: TaskReleased, policy: Policy) -> None:
+    workflow = Together()
+    experiences = await answer(task, workflow, policy, max_retry_times=0, max_timeout_s=5)
+    assert [(each.position, each.reward) for each in experiences] == [(0, 0.0), (1, 1.0), (2, 2.0), (3, 3.0)]
+    assert workflow.tries == 1
+
+
+async def test_a_group_that_fails_is_tried_again_as_a_whole(task: TaskReleased, policy: Policy) -> None:
+    workflow = Together(failures=2)
+    assert len(await answer(task, workflow, policy, max_retry_times=2, max_timeout_s=5)) == 4
+    assert workflow.tries == 3
+    with pytest.raises(TaskFailed, match="task sums/1/2, all positions: failed after 2 tries: OSError: no judge"):
+        await answer(task, Together(failures=2), policy, max_retry_times=1, max_timeout_s=5)
+
+
+async def test_a_group_with_a_gap_or_with_more_than_was_asked_fails_the_task(
+    task: TaskReleased, policy: Policy
+) -> None:
+    with pytest.raises(TaskFailed, match=r"failed after 1 try: EpisodeInvalid: .*no experience of position 1, 3"):
+        await answer(task, Together(left_out=(1, 3)), policy, max_retry_times=2, max_timeout_s=5)
+    with pytest.raises(TaskFailed, match="an experience of position 4, where 0 to 3 was asked for"):
+        await answer(task, Together(more=(4,)), policy, max_retry_times=2, max_timeout_s=5)
+
+
+class EndlessTogether:
+    async def group_episodes(self, task: TaskReleased, policy: Policy, repeat_times: int) -> list[Experience]:
+        await asyncio.Event().wait()
+        return []
+
+
+async def test_a_group_has_no_more_than_its_time(task: TaskReleased, policy: Policy) -> None:
+    with pytest.raises(TaskFailed, match=r"all positions: failed after 1 try: no answer within 0.02 s"):
+        await answer(task, EndlessTogether(), policy, max_retry_times=0, max_timeout_s=0.02)

@@ -85,6 +85,18 @@ async def test_boxed_math_with_thinking_takes_points_off_for_none(
     assert (await one(task, policy_of({"S\nWhat is 6*7?": r"\boxed{42}"}))).reward == 0.75
 
 
+async def test_boxed_math_of_a_base_model_asks_in_plain_text(
+    released_task: Callable[..., TaskReleased], policy_of: Callable[..., Policy]
+) -> None:
+    arguments = {"use_base": True}
+    task = released_task(
+        workflow="async_math_boxed_workflow", row=QUESTION, format_args=MESSAGES, workflow_args=arguments
+    )
+    asked = f"System:{BOXED_PROMPT}\nUser:\nWhat is 6*7?\nAssistant:\n"
+    experience = await one(task, policy_of({asked: r"\boxed{42}"}))
+    assert (experience.prompt_text, experience.reward) == (asked, 1.0)
+
+
 @pytest.mark.parametrize(
     ("row", "layout", "prompt"),
     [

@@ -8,16 +8,20 @@ from schemas.blobs import BlobClaimed
 from schemas.experiences import Experience, GroupSampled, TaskAbandoned
 from schemas.message import Message
 from schemas.reports import EvaluationReported, MetricsReported, Quarantined, Span
+from schemas.serving import ConversationsFinished, SlotClaimed
 from schemas.state import (
     Counts,
     IncarnationTaken,
     LeaseHeld,
     MemberSeen,
+    Refill,
     Reissued,
     ReleaseProgress,
     Resumed,
+    RowsChosen,
     RunDeclared,
     Segment,
+    StoreProgress,
     TaskExcused,
     TasksetOffered,
     TasksetShare,
@@ -174,6 +178,7 @@ def _kept() -> list[Message]:
             updated_at=1_700_000_013.0,
             segments=(Segment(first_ordinal=8, tasksets=(TasksetShare(name="addition", consumed=8, due=72),)),),
             reissued=(Reissued(ordinal=5, times=1),),
+            refills=(Refill(first_ordinal=20, tasks=4),),
         ),
         TrainProgress(
             weights=WEIGHTS,
@@ -191,6 +196,9 @@ def _kept() -> list[Message]:
             answered_above=(98,),
             read_sequence=33,
             waiting_for="room in the experience stream",
+            batches_closed=13,
+            gathered=24,
+            loss=0.375,
         ),
         IncarnationTaken(
             incarnation=3,
@@ -206,6 +214,28 @@ def _kept() -> list[Message]:
             offered_at=1_700_000_016.0,
         ),
         TaskExcused(ordinal=17, times=2, failures=1),
+        StoreProgress(sequence=99, waiting_for="run.db: database is locked", updated_at=1_700_000_013.0),
+        RowsChosen(
+            taskset="addition",
+            term=4,
+            sequence=99,
+            first=16,
+            rows=[5, 0],
+            epochs=[1, 0],
+            taken=[1, 0, 0, 0, 0, 2],
+            alphas=[1.0, 2.5, 0.125, 4.0, 8.0, 9.0],
+            betas=[1.0, 0.5, 7.0, 2.0, 2.0, 3.0],
+            capability=0.5,
+            weight=0.2,
+        ),
+        ConversationsFinished(
+            run="project/name",
+            history="9f0c",
+            explorer="explorer-0",
+            groups=12,
+            updated_at=1_700_000_017.0,
+        ),
+        SlotClaimed(run="project/name", ordinal=17, history="9f0c", group=3, claimed_at=1_700_000_018.0),
     ]
 
 

@@ -80,6 +80,10 @@ def values_of(annotation: Any) -> st.SearchStrategy[Any]:
         return values_of(arguments[0])
     if origin is dict:
         return st.dictionaries(values_of(arguments[0]), values_of(arguments[1]), max_size=3)
+    if origin is np.ndarray:
+        dtype = typing.get_args(arguments[1])[0]
+        number = st.floats(-1e6, 1e6, width=32) if issubclass(dtype, np.floating) else st.integers(0, 255)
+        return st.lists(number, max_size=4).map(lambda values: np.asarray(values, dtype))
     assert origin is tuple, annotation
     return st.lists(values_of(arguments[0]), min_size=1, max_size=3).map(tuple)
 

@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.synchronizer.pace import Facts, Pace, depth, floor_version, staleness_bound, waiting_for
+from services.config.tree import RunConfig
+from services.synchronizer.pace import Facts, Pace, floor_version, last_step, span, staleness_bound, waiting_for
+from services.synchronizer.plan import pace_of
 
 
 @pytest.mark.parametrize(
@@ -43,6 +45,21 @@ def test_a_slow_task_holds_the_pace() -> None:
     facts = Facts(version=5, step=5, oldest_unanswered=2, outstanding=1)
     assert waiting_for(4, pace, facts) == "an answer to a task of batch 2"
     assert waiting_for(3, pace, facts) is None
+
+
+@pytest.mark.parametrize(("ratio", "most"), [(0.0, 1.0), (0.25, 1.25), (0.3, 1.25), (0.75, 1.75)])
+def test_over_rollout_lets_a_share_of_a_batch_be_slow(ratio: float, most: float) -> None:
+    sections = {
+        "buffer": {"batch_size": 4},
+        "algorithm": {"repeat_times": 2},
+        "explorer": {"over_rollout": {"ratio": ratio}},
+        "synchronizer": {"sync_style": "fully_async"},
+    }
+    pace = pace_of(RunConfig.model_validate(sections))
+    assert waiting_for(2, pace, Facts(version=2, step=2, oldest_unanswered=0, outstanding=most)) is None
+    assert waiting_for(2, pace, Facts(version=2, step=2, oldest_unanswered=0, outstanding=most + 0.25)) == (
+        f"explorers: {most + 0.25:.1f} batches are in their hands"
+    )
 
 
 @given(
@@ -95,5 +112,15 @@ def _simulated(pace: Pace, size: int, batches: int, chance: random.Random) -> in
 
 def test_batches_smaller_than_a_step_never_stall_it() -> None:
     pace = Pace("fixed", 1, 0, steps_per_batch=0.5)
-    assert depth(pace) == 1
     assert [floor_version(batch, pace) for batch in range(4)] == [0, 0, 1, 1]
+    assert [last_step(batch, pace) for batch in range(4)] == [0, 0, 1, 1]
+    assert waiting_for(1, pace, Facts(version=0, step=0, oldest_unanswered=0, outstanding=1)) is None
+
+
+@pytest.mark.parametrize(
+    ("steps_per_batch", "steps"), [(1.0, 0), (0.5, 0), (1 / 3, 0), (2.0, 1), (3.0, 2), (0.75, 1), (1.5, 1), (4 / 3, 1)]
+)
+def test_a_batch_that_makes_several_steps_is_as_stale_as_its_last_one(steps_per_batch: float, steps: int) -> None:
+    pace = Pace("fixed", 1, 0, steps_per_batch=steps_per_batch)
+    assert span(pace) == staleness_bound(pace) == steps
+    assert span(pace) == max(last_step(batch, pace) - floor_version(batch, pace) for batch in range(12))

@@ -1,0 +1,1 @@
+"""Serving real conversations, and collecting them with their feedback as experiences."""

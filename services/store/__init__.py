@@ -1,0 +1,1 @@
+"""Stores of experiences beside the stream: a SQL database, JSON lines, or parquet; written, and read again."""
