@@ -4,6 +4,7 @@ import itertools
 import json
 import os
 import random
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 SOLVED = (21, 34)
@@ -41,7 +42,7 @@ def texts(rows: list[dict[str, str]], lines: int = 8) -> list[dict[str, str]]:
     return [{"text": "\n".join(solved[first : first + lines]) + "\n"} for first in range(0, len(solved), lines)]
 
 
-def write_rows(path: Path, rows: list[dict[str, str]]) -> bool:
+def write_rows(path: Path, rows: Sequence[Mapping[str, object]]) -> bool:
     """Write `rows` as JSON lines, whole or not at all. Returns False where the file already holds them."""
     text = "".join(json.dumps(row) + "\n" for row in rows)
     if path.exists() and path.read_text(encoding="utf-8") == text:

@@ -1,12 +1,15 @@
 """What the quickstart reads: `model/`, `addition.jsonl` and `addition_eval.jsonl` under one directory; and what the
-examples that train on rows of data read: the same additions as `addition_sft`, `addition_dpo` and `addition_cpt`."""
+examples read: the same additions as rows of data, `addition_sft`, `addition_dpo` and `addition_cpt`, and
+`frozen_lake.jsonl`."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import structlog
 
 from services.prepare.addition import EVAL_ROWS, TRAIN_ROWS, additions, judged, texts, worked, write_rows
 from services.prepare.directory import make_once
+from services.prepare.lakes import lakes
 from services.prepare.pretrained import convert, gguf_file
 
 log = structlog.get_logger(__name__)
@@ -29,12 +32,13 @@ def prepare(into: Path) -> None:
 def prepare_data(into: Path) -> None:
     """Make the data alone."""
     train, held_out = additions(TRAIN_ROWS, EVAL_ROWS)
-    files = {
+    files: dict[str, Sequence[Mapping[str, object]]] = {
         "addition.jsonl": train,
         "addition_eval.jsonl": held_out,
         "addition_sft.jsonl": worked(train),
         "addition_dpo.jsonl": judged(train),
         "addition_cpt.jsonl": texts(train),
+        "frozen_lake.jsonl": lakes(),
     }
     for name, rows in files.items():
         made = write_rows(into / name, rows)
