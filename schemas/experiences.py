@@ -9,6 +9,9 @@ from schemas.arrays import Float32Array, Int32Array, MaskArray
 from schemas.message import Message, Value
 from schemas.tasks import TaskIdentity
 
+BASELINE_METRIC = "reward_baseline"
+"""The metric of an experience that its reward is compared with by advantage functions that want one."""
+
 _NONE = np.zeros(0, dtype=np.float32)
 _NONE.setflags(write=False)
 

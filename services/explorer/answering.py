@@ -18,6 +18,7 @@ from services.explorer.weights import Adoption
 from services.inference.auxiliary import Auxiliaries
 from services.inference.engine import Engine, EngineDied
 from services.inference.tokenizers import fingerprint
+from services.rollout.baselines import answer_beside_greedy
 from services.rollout.errors import TaskFailed, UnknownName
 from services.rollout.policy import NO_AUXILIARIES, Policy, prompting_of, sampling_of
 from services.rollout.runner import answer
@@ -42,6 +43,8 @@ class Answering:
         self._attempts = Attempts(context.bus)
         self._patience = Patience(context.config.explorer.dynamic_timeout, context.config.explorer.max_timeout)
         self._tokenizer = ""
+        is_compared = context.config.algorithm.advantage_fn == "remax"
+        self._answered = answer_beside_greedy if is_compared else answer
         self._prompting = prompting_of(context.config)
         self._auxiliary = auxiliary
 
@@ -100,7 +103,7 @@ class Answering:
         await self._adoption.satisfied(task.floor)
         started_at = time.time()
         with self._context.activities.doing("sampling"):
-            experiences = await answer(
+            experiences = await self._answered(
                 task,
                 workflow_named(task.workflow),
                 Policy(self._engine, sampling_of(task.rollout_args), self._prompting, self._auxiliary),

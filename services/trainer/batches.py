@@ -6,11 +6,9 @@ from statistics import fmean
 
 import numpy as np
 
-from schemas.experiences import Experience, GroupSampled
+from schemas.experiences import BASELINE_METRIC, Experience, GroupSampled
 from services.trainer.backends.port import Floats, Sequence
 from services.trainer.intake import Batch
-
-BASELINE_METRIC = "reward_baseline"
 
 
 def sequences(groups: Iterable[GroupSampled], experts: Iterable[GroupSampled] = ()) -> list[Sequence]:
