@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 import yaml
 
 from bus.port import Bus
@@ -24,6 +25,14 @@ from services.runtime.bus_access import join, known_url
 from services.runtime.keys import MEMBERS
 
 PATIENCE_S = 90.0
+
+
+@pytest.fixture(autouse=True)
+def logs_as_they_were() -> Iterator[None]:
+    """A command that a test runs in this process writes its logs to an output that is closed after it."""
+    yield
+    structlog.reset_defaults()
+    structlog.contextvars.clear_contextvars()
 
 
 def sums(path: Path, rows: int) -> Path:

@@ -93,6 +93,7 @@ async def test_a_poison_task_is_quarantined_and_answered_once_it_is_mended_and_r
     config["bus"]["url"] = server.url
     config["buffer"]["total_steps"] = 20
     config["explorer"]["rollout_model"]["extra_engine_args"]["delay_s_per_token"] = 0.2  # time to mend it
+    config["trainer"]["trainer_config"] = {"seconds_per_step": 2.0}
     config["buffer"]["explorer_input"]["taskset"]["default_reward_fn_type"] = "poisonous"
     config["explorer"]["max_retry_times"] = 0
     config["synchronizer"]["max_deliver"] = 2

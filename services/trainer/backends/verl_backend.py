@@ -3,6 +3,7 @@
 Ray lives and dies with the trainer service; no Ray object leaves this module.
 """
 
+import importlib
 import os
 from collections.abc import Sequence as Rows
 from pathlib import Path
@@ -150,6 +151,7 @@ class VerlBackend:
                 "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(self._threads())),
             }
             os.environ.update(environment)
+            _load_platform()
         # Ray would make its workers give way to every other process: the trainer would starve beside an engine
         os.environ.setdefault("RAY_worker_niceness", "0")
         import ray
@@ -184,6 +186,12 @@ class VerlBackend:
         on_cpu = verl_settings.on_cpu(self._config)
         worker = RayClassWithInitArgs(ray.remote(FsdpWorker), config=verl_settings.worker_config(self._config, role))
         return RayWorkerGroup(pool, worker, device_name="cpu" if on_cpu else "cuda")
+
+
+def _load_platform() -> None:
+    """veRL loads it when it is imported for the first time, which someone may have done before us."""
+    importlib.import_module("verl")
+    importlib.import_module("services.trainer.backends.verl_platform")
 
 
 def _vocabulary(model_path: str, trust_remote_code: bool) -> Vocabulary:
