@@ -39,6 +39,7 @@ NOW = "%Y%m%d%H%M%S"
 _DRAIN_S = 120.0
 _BUS_POLL_S = 0.5
 _HEADWAY_S = 5.0
+_SUMMARY_S = 60.0
 _INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -69,8 +70,9 @@ async def launch(config: RunConfig, console: Console) -> int:
         bus = await join(config, "launcher")
         await _declare(config, bus)
         status = await _supervised(config, bus, server, console)
+        _off_interrupt()
         if config.mode not in ("explore", "serve"):
-            await _summarize(config, bus, started_at, console)
+            await _summarize_in_time(config, bus, started_at, console, None if status == 0 else _SUMMARY_S)
         await bus.close()
         return status
     finally:
@@ -200,6 +202,19 @@ def _write_config(config: RunConfig) -> Path:
     settled |= {"continue_from_checkpoint": True, "checkpoint_job_dir": str(config.run_dir)}
     write_file(path, yaml.safe_dump(settled, sort_keys=False))
     return path
+
+
+async def _summarize_in_time(
+    config: RunConfig, bus: Bus, started_at: float, console: Console, patience_s: float | None
+) -> None:
+    """The summary of a run that was stopped is not waited for as long as that of one that ended by itself: its bus may
+    have been stopped too."""
+    try:
+        async with asyncio.timeout(patience_s):
+            await _summarize(config, bus, started_at, console)
+    except TimeoutError:
+        text = f"no summary: the bus has not answered within {patience_s:g} s; trinity status tells when it is back"
+        console.print(text, highlight=False, soft_wrap=True)
 
 
 async def _summarize(config: RunConfig, bus: Bus, started_at: float, console: Console) -> None:
