@@ -17,7 +17,8 @@ import yaml
 
 from bus.server import LocalServer
 from bus.subjects import Stream, stream_subjects
-from schemas.state import TasksetOffered
+from schemas.state import LeaseHeld, TasksetOffered
+from services.account.snapshot import Snapshot
 from services.account.table import rows
 from services.runtime.keys import OFFERS, offer_key
 
@@ -116,10 +117,7 @@ async def test_a_taskset_that_was_brought_stays_when_another_synchronizer_takes_
         side = _with_taskset(_side(config, server.url, "explore", name="explorer_new"), tmp_path, "news", rows=6)
         newcomer = start(side, file="explorer_new.yaml")
         await run.until(bus, lambda found: len(found.release.segments) == 2)
-        holder = await bus.lease_holder("synchronizer")
-        os.kill(await _synchronizer(bus, holder.holder), signal.SIGKILL)
-        found = await run.until(bus, lambda found: found.release.term > holder.term)
-        successor = await bus.lease_holder("synchronizer")
+        found, successor = await _killed_until(run, bus, "synchronizer-explorer_new")
         assert await run.ends() == 0
         assert await newcomer.ends() == 0
         trained = await _rows_trained(bus)
@@ -207,6 +205,18 @@ async def test_a_second_synchronizer_takes_over_from_a_dead_one(start, config, s
         assert await standby.ends() == 0
     assert run.summary()["tasks"] == {"released": TASKS, "answered": TASKS, "quarantined": 0}
     assert "leading" in standby.output + (run.config.run_dir / "log" / "synchronizer.log").read_text()
+
+
+async def _killed_until(run: Any, bus: Any, name: str) -> tuple[Snapshot, LeaseHeld]:
+    """End the leader until `name` leads: one that is started again may be as quick as one that waits."""
+    for _ in range(4):
+        holder = await bus.lease_holder("synchronizer")
+        os.kill(await _synchronizer(bus, holder.holder), signal.SIGKILL)
+        found = await run.until(bus, lambda found, term=holder.term: found.release.term > term)
+        successor = await bus.lease_holder("synchronizer")
+        if successor.holder == name:
+            break
+    return found, successor
 
 
 async def _synchronizer(bus: Any, name: str) -> int:

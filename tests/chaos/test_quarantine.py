@@ -118,7 +118,8 @@ async def test_a_poison_task_is_quarantined_and_answered_once_it_is_mended_and_r
     assert account["tasks"]["abandoned"] == 0
     assert account["experiences"]["filtered"] == {}
     assert (account["experiences"]["lost"], account["experiences"]["twice"]) == (0, 0)
-    assert account["tasks"]["answered"] == account["tasks"]["released"] == 80
+    assert account["tasks"]["answered"] == account["tasks"]["released"]
+    assert account["tasks"]["released"] in (79, 80)  # the answer that came after all may stand for another's
 
 
 @pytest.mark.chaos

@@ -8,6 +8,7 @@ import pytest
 from services.config.load import load
 from services.config.tree import RunConfig
 from services.launcher.preflight import problems
+from services.prepare.quickstart import prepare_data
 from services.rollout.tasksets import open_taskset
 
 ROOT = Path(__file__).parents[3]
@@ -55,9 +56,12 @@ def test_a_dotted_name_is_imported_before_anything_starts(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_the_tasks_of_the_shipped_examples_are_there(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
-    config = load(f"configs/examples/{name}.yaml").config
+def test_the_tasks_of_the_shipped_examples_are_there(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare_data(tmp_path / ".cache" / "quickstart")
+    monkeypatch.chdir(tmp_path)
+    config = load(ROOT / f"configs/examples/{name}.yaml").config
     (taskset,) = config.tasksets
     assert len(open_taskset(taskset)) >= 64
     assert [problem.message for problem in problems(config) if "no such directory" not in problem.message] == []
