@@ -5,12 +5,19 @@ import sys
 import time
 import traceback
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from services.cli.options import ConfigOption, SetOption, available, loaded
 from services.config.tree import RunConfig
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from schemas.tasks import TaskReleased
+    from services.debug.trial import Trial
+    from services.rollout.workflow import AnyWorkflow
 
 MODULES = ("inference_model", "workflow")
 
@@ -86,7 +93,7 @@ def _try(config: RunConfig, source: str, row: int, files: list[Path]) -> int:
     except RolloutError as error:
         raise ConfigError(source, [Problem("", str(error))]) from error
     try:
-        trial = asyncio.run(_tried(config, task, workflow, console))  # type: ignore[no-untyped-call]
+        trial = asyncio.run(_tried(config, task, workflow, console))
     except TaskFailed as error:
         if error.__cause__ is not None:
             traceback.print_exception(error.__cause__)
@@ -100,7 +107,7 @@ def _try(config: RunConfig, source: str, row: int, files: list[Path]) -> int:
     return 0
 
 
-async def _tried(config, task, workflow, console):  # type: ignore[no-untyped-def]  # imported when needed
+async def _tried(config: RunConfig, task: "TaskReleased", workflow: "AnyWorkflow", console: "Console") -> "Trial":
     from services.debug.trial import tried
     from services.debug.warm import engines
 

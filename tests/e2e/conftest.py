@@ -1,5 +1,6 @@
 """A tiny random model, made once a session, for tests on the real engine and the real trainer."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,23 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("tiny")
     prepare_tiny(root)
     return root / "model"
+
+
+@pytest.fixture
+def noised_model(tiny_model: Path, tmp_path: Path) -> Path:
+    """Other weights than the tiny model's, near them."""
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    directory = tmp_path / "noised"
+    shutil.copytree(tiny_model, directory)
+    chance = torch.Generator().manual_seed(0)
+    weights = {
+        name: (tensor.float() + 0.05 * torch.randn(tensor.shape, generator=chance)).to(tensor.dtype)
+        for name, tensor in load_file(directory / "model.safetensors").items()
+    }
+    save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
+    return directory
 
 
 @pytest.fixture

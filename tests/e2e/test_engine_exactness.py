@@ -1,7 +1,6 @@
 """vLLM under weights that change while it samples: each token has the log-prob of the version that it claims."""
 
 import asyncio
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -19,22 +18,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),  # what Ray and vLLM leave open
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
-
-
-@pytest.fixture
-def noised_model(tiny_model: Path, tmp_path: Path) -> Path:
-    import torch
-    from safetensors.torch import load_file, save_file
-
-    directory = tmp_path / "noised"
-    shutil.copytree(tiny_model, directory)
-    chance = torch.Generator().manual_seed(0)
-    weights = {
-        name: (tensor.float() + 0.05 * torch.randn(tensor.shape, generator=chance)).to(tensor.dtype)
-        for name, tensor in load_file(directory / "model.safetensors").items()
-    }
-    save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
-    return directory
 
 
 @pytest.mark.e2e

@@ -1,7 +1,6 @@
 """Real vLLM behind the endpoint: what is captured is what the engine sampled, also while its weights change."""
 
 import asyncio
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -20,22 +19,6 @@ pytestmark = [
 
 MODEL_LENGTH = 512
 LONG = 400
-
-
-@pytest.fixture
-def noised_model(tiny_model: Path, tmp_path: Path) -> Path:
-    import torch
-    from safetensors.torch import load_file, save_file
-
-    directory = tmp_path / "noised"
-    shutil.copytree(tiny_model, directory)
-    chance = torch.Generator().manual_seed(0)
-    weights = {
-        name: (tensor.float() + 0.05 * torch.randn(tensor.shape, generator=chance)).to(tensor.dtype)
-        for name, tensor in load_file(directory / "model.safetensors").items()
-    }
-    save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
-    return directory
 
 
 @pytest.mark.e2e
