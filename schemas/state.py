@@ -131,13 +131,16 @@ class ReleaseProgress(Message):
 
 
 class Counts(Value):
-    """What became of the messages of the experience stream that the trainer has read."""
+    """What became of the messages of the experience stream that the trainer has read. `trained` and `tokens_trained`
+    count each experience once, `reused` and `tokens_reused` its further uses."""
 
     trained: int = 0
     filtered: dict[str, int] = {}
     quarantined: int = 0
     duplicates: int = 0
     tokens_trained: int = 0
+    reused: int = 0
+    tokens_reused: int = 0
 
 
 class TrainProgress(Message):

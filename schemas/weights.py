@@ -33,7 +33,10 @@ class FileDigest(Value):
 
 
 class WeightsAnnounced(Message):
-    """Weights that are complete on disk and may be loaded. Carries the manifest, never a tensor."""
+    """Weights that are complete on disk and may be loaded. Carries the manifest, never a tensor.
+
+    Where `is_adapter`, they are a low-rank adapter in PEFT's layout, to be added to the model that the run began from.
+    """
 
     schema_name: ClassVar[str] = "weights_announced"
 
@@ -46,3 +49,4 @@ class WeightsAnnounced(Message):
     step_ended_at: float
     announced_at: float
     is_final: bool = False
+    is_adapter: bool = False

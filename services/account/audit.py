@@ -96,7 +96,7 @@ async def reckoned(
     replayed = config.experience_source != "stream"  # its ledger is of another run's stream, or of rows of data
     reckoning = Reckoning(
         books,
-        config.usual_batch_size,
+        config.fresh_batch_size,
         first=books.end + 1 if replayed else stream.first,
         refused=refused,
         in_weights_below=train.sequence_floor if train else 0,

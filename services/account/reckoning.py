@@ -11,6 +11,7 @@ from typing import Any
 
 from services.account.books import Books
 from services.account.fates import DUPLICATE, QUARANTINED, Fate, Fates, Seen, Tally, answers_filtered
+from services.account.uses import Apart
 from services.trainer.ledger import Numbers
 from services.trainer.pipeline.pipeline import WITHOUT_OPERATORS, Pipeline
 
@@ -49,13 +50,31 @@ class TaskTally:
 
 
 @dataclass(frozen=True)
+class ReuseTally:
+    """Experiences that were trained on again, as far as the stream tells: `uses` by the number of the use, from 2;
+    `staleness` their tokens as in `Account`; `held` those that may be again."""
+
+    uses: dict[int, int]
+    staleness: dict[int, int]
+    held: int
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "uses": {str(number): experiences for number, experiences in sorted(self.uses.items())},
+            "staleness": {str(steps): tokens for steps, tokens in sorted(self.staleness.items())},
+            "held": self.held,
+        }
+
+
+@dataclass(frozen=True)
 class Account:
     """The whole account. Experiences: `published` = trained + filtered (but for what abandoned tasks owed) +
     duplicates + withheld + waiting, and what is lost.
 
     `tally` holds what the stream says is in the ledger; `uncommitted` of the `waiting` are in the trainer's weights but
-    in no checkpoint yet. `staleness` counts trained tokens by the step that trained them, less 1, less the version that
-    sampled them. `independent_from` is the first sequence whose fate was worked out without the ledger in force.
+    in no checkpoint yet. `twice` is trained on again though no rule of reuse that the ledger declares says so.
+    `staleness` counts tokens by the step that trained them first, less 1, less the version that sampled them.
+    `independent_from` is the first sequence whose fate was worked out without the ledger in force.
     """
 
     step: int
@@ -70,6 +89,7 @@ class Account:
     lost: int
     twice: int
     staleness: dict[int, int]
+    reuse: ReuseTally
     explorers: dict[str, ExplorerTally]
     most_attempts: int
     disagreements: tuple[str, ...]
@@ -85,7 +105,12 @@ class Account:
             "ledger": {"step": self.step, "source": self.source, "independent_from": self.independent_from},
             "tasks": asdict(self.tasks),
             "experiences": self.experiences(),
-            "tokens": {"sampled": self.tokens_sampled, "trained": self.tally.tokens_trained},
+            "tokens": {
+                "sampled": self.tokens_sampled,
+                "trained": self.tally.tokens_trained,
+                "reused": self.tally.tokens_reused,
+            },
+            "reuse": self.reuse.as_json(),
             "staleness": {str(steps): tokens for steps, tokens in sorted(self.staleness.items())},
             "explorers": {name: asdict(tally) for name, tally in sorted(self.explorers.items())},
             "redeliveries": {
@@ -102,6 +127,7 @@ class Account:
         return {
             "published": self.published,
             "trained": self.tally.trained,
+            "reused": self.tally.reused,
             "filtered": dict(self.tally.filtered),
             "quarantined": self.tally.quarantined,
             "withheld": self.tally.withheld,
@@ -134,8 +160,9 @@ class Reckoning:
         self._size = train_batch_size
         self._base = books.base(first)
         self._in_weights_below = in_weights_below
-        marks = [(kept.sequences.floor, kept.step) for kept in books.kept if kept.step > self._base.step]
-        self._fates = Fates(train_batch_size, self._base, refused, self._ledger.short_batches, marks, pipeline)
+        marks = [kept for kept in books.kept if kept.step > self._base.step]
+        short, reuse = self._ledger.short_batches, self._ledger.reuse
+        self._fates = Fates(train_batch_size, self._base, refused, short, marks, pipeline, reuse)
         self._tally = Tally.after(self._base)
         self._held = Numbers(self._base.ordinals.floor, set(self._base.ordinals.above))
         self._next = self._ledger.sequences.floor
@@ -154,7 +181,11 @@ class Reckoning:
         """The next message."""
         self._look_for_gaps(message.sequence)
         is_held = message.sequence in self._ledger.sequences
-        fate = None if message.sequence in self._base.sequences else self._fates.of(message, is_held)
+        fate = None
+        if message.sequence in self._base.sequences:
+            self._fates.restore(message)
+        else:
+            fate = self._fates.of(message, is_held)
         if is_held:
             self._check(message)
         elif message.sequence < self._books.end:
@@ -169,8 +200,11 @@ class Reckoning:
         """The account, where `last` is the last sequence that the stream has given out."""
         self._look_for_gaps(last + 1)
         self._fates.finish()
+        uses, counts = self._fates.uses, self._ledger.counts
+        self._tally.reused, self._tally.tokens_reused = uses.reused, uses.tokens
+        if not self._books.knows_ordinals:  # nor the rules of reuse
+            self._tally.reused, self._tally.tokens_reused = counts.reused, counts.tokens_reused
         unlisted = sum(message.experiences for message in self._unlisted)
-        counts = self._ledger.counts
         missed = self._tally.accounted - counts.trained - answers_filtered(counts.filtered)
         phantoms = set(self._phantoms())
         shadowed = sum(experiences for ordinal, experiences in self._waiting.items() if ordinal in phantoms)
@@ -185,8 +219,9 @@ class Reckoning:
             waiting=self._waiting_experiences,
             uncommitted=self._uncommitted,
             lost=max(unlisted, missed) + shadowed + len(self._gone),
-            twice=max(0, -missed) + self._repeated,
+            twice=max(0, -missed) + self._repeated + max(0, counts.reused - self._tally.reused),
             staleness=dict(self._staleness),
+            reuse=ReuseTally(dict(uses.experiences), dict(uses.staleness), uses.pool.experiences),
             explorers=dict(self._explorers),
             most_attempts=self._most_attempts,
             disagreements=tuple(self._disagreements(last)),
@@ -281,12 +316,19 @@ class Reckoning:
         if end > last:
             yield f"the ledger holds sequences up to {end}, and the stream ends at {last}: it is not this run's stream"
         yield from self._counts_apart()
+        yield from _named(
+            [f"sequence {each.group.sequence} (task {each.group.ordinal})" + _uses_of(each) for each in self._apart()],
+            "the rule of reuse does not say so",
+        )
         if self._books.knows_ordinals and self._ledger.abandoned != self._tally.owed:
             apart = sorted(set(self._ledger.abandoned.items()) ^ set(self._tally.owed.items()))
             yield from _named(
                 [f"task {ordinal}" for ordinal in sorted({ordinal for ordinal, _ in apart})],
                 "abandoned by the ledger and not by the stream, or the other way round",
             )
+
+    def _apart(self) -> list[Apart]:
+        return self._fates.uses.apart if self._books.knows_ordinals else []
 
     def _counts_apart(self) -> Iterator[str]:
         written, found = self._ledger.counts.model_dump(), self._tally.counts().model_dump()
@@ -309,6 +351,12 @@ class Reckoning:
                 f"up to sequence {sequence - 1} the stream makes {made} batches of {self._size}, and the checkpoint "
                 f"says step {told} (has buffer.train_batch_size changed?): staleness there is off by the difference"
             )
+
+
+def _uses_of(each: Apart) -> str:
+    told = f"used {each.told} times" if each.told else "not to be used again"
+    made = f"{each.made} times" if each.made else "not again"
+    return f", at step {each.step} {told} by the ledger and {made} by the stream"
 
 
 def _without(numbers: Numbers, others: Numbers) -> list[int]:

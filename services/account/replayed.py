@@ -1,7 +1,7 @@
 """The summary of a replay, put together from its own streams: what `summary.json` holds."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,7 +62,7 @@ def replay_lines(summary: dict[str, Any]) -> Iterator[str]:
     counts, off = summary["experiences"], summary["off_policy"]
     yield f"{summary['run']}: {summary['phase']} at step {summary['steps']} after {summary['wall_s']:.0f} s"
     yield (
-        f"of {summary['source']}: {counts['trained']} experiences trained, "
+        f"of {summary['source']}: {counts['trained']} experiences trained, {trained_again(counts)}"
         f"{sum(counts['filtered'].values())} filtered, {counts['duplicates']} duplicates, "
         f"{counts['quarantined']} messages unusable"
     )
@@ -74,3 +74,8 @@ def replay_lines(summary: dict[str, Any]) -> Iterator[str]:
         )
     elif off["largest_kl"] is not None:
         yield f"within the bound: largest |ppo_kl| {abs(off['largest_kl']):.3g}, bound {off['max_kl']:g}"
+
+
+def trained_again(counts: Mapping[str, Any]) -> str:
+    """The words about what was trained on more than once, where anything was."""
+    return f"{counts['reused']} trained again, " if counts.get("reused") else ""

@@ -10,6 +10,7 @@ from bus.subjects import Stream
 from schemas.reports import MetricsReported
 from schemas.state import Counts
 from schemas.weights import WeightsAnnounced
+from services.account.replayed import trained_again
 from services.account.snapshot import snapshot
 from services.config.tree import RunConfig
 from services.store.sinks import source
@@ -25,7 +26,9 @@ async def summarize_rows(bus: Bus, config: RunConfig, started_at: float) -> dict
         message = delivery.message
         if isinstance(message, MetricsReported) and LOSS in message.values:
             loss[message.step] = message.values[LOSS]  # a step that was made again counts once
-    counts = now.train.counts if now.train else Counts()
+    counts, saved = (now.train.counts, now.train.checkpoint_step) if now.train else (Counts(), 0)
+    announced = newest.message if newest and isinstance(newest.message, WeightsAnnounced) else None
+    is_saved_later = saved > (announced.weights.version if announced else 0)
     buffer = config.buffer.trainer_input.experience_buffer
     return {
         "run": bus.run,
@@ -37,7 +40,8 @@ async def summarize_rows(bus: Bus, config: RunConfig, started_at: float) -> dict
         "loss_by_step": [loss[step] for step in sorted(loss)],
         "experiences": counts.model_dump(mode="json"),
         "tokens": {"trained": counts.tokens_trained},
-        "weights": newest.message.uri if newest and isinstance(newest.message, WeightsAnnounced) else None,
+        "weights": announced.uri if announced else None,
+        "checkpoint": str(config.run_dir / f"global_step_{saved}") if is_saved_later else None,
     }
 
 
@@ -48,10 +52,12 @@ def rows_lines(summary: dict[str, Any]) -> Iterator[str]:
     rules = ", ".join(f"{count} {rule}" for rule, count in sorted(counts["filtered"].items()))
     yield (
         f"{summary['algorithm']} on {summary['data']}: {counts['trained']} experiences trained "
-        f"({summary['tokens']['trained']} tokens), {sum(counts['filtered'].values())} filtered"
+        f"({summary['tokens']['trained']} tokens), {trained_again(counts)}{sum(counts['filtered'].values())} filtered"
         + (f" ({rules})" if rules else "")
     )
     if loss:
         yield f"loss: {loss[0]:.4f} at the first step, {loss[-1]:.4f} at the last"
     if summary["weights"]:
         yield f"weights: {summary['weights']}"
+    if summary["checkpoint"]:
+        yield f"newer than these weights: {summary['checkpoint']}; the same command again goes on from there"

@@ -26,6 +26,7 @@ class _Metrics:
     spans: Spans = field(default_factory=lambda: defaultdict(lambda: defaultdict(list)))
     explorers: set[str] = field(default_factory=set)
     adoption_s: list[float] = field(default_factory=list)
+    truncated_prompts: int = 0
 
 
 async def summarize(bus: Bus, config: RunConfig, started_at: float) -> dict[str, Any]:
@@ -47,6 +48,7 @@ async def summarize(bus: Bus, config: RunConfig, started_at: float) -> dict[str,
         },
         "experiences": account.experiences(),
         "disagreements": list(account.disagreements),
+        "answers_to_truncated_prompts": metrics.truncated_prompts,
         "tokens": {"sampled": account.tokens_sampled, "trained": account.tally.tokens_trained},
         "time_share": _time_share(metrics, (started_at, ended_at)),
         "seconds_from_step_end_to_adoption": _median(metrics.adoption_s),
@@ -75,6 +77,7 @@ def _take(found: _Metrics, report: MetricsReported) -> None:
         found.adoption_s.append(report.values["explorer/time/step_end_to_adoption"])
     if report.service == "explorer":
         found.explorers.add(report.source)
+        found.truncated_prompts += len(report.samples.get("rollout/prompt_truncated", ()))
     for span in report.spans:
         found.spans[report.source][span.activity].append((span.start_s, span.end_s))
 

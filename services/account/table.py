@@ -13,6 +13,34 @@ from schemas.experiences import Experience, GroupSampled, TaskAbandoned
 
 SAMPLED, ABANDONED = "sampled", "abandoned"
 
+OF_EXPERIENCE = (
+    "position",
+    "step",
+    "tokens",
+    "prompt_length",
+    "action_mask",
+    "logprobs",
+    "token_versions",
+    "temperature",
+    "reward",
+    "is_truncated",
+    "prompt_text",
+    "response_text",
+    "teacher_logprobs",
+    "state",
+    "step_reward",
+)
+"""The columns that are fields of an experience as they are."""
+
+OF_TASK = ("ordinal", "batch", "taskset", "epoch", "index")
+"""Those that are fields of a task's identity."""
+
+OF_GROUP = ("incarnation", "attempt", "started_at", "finished_at", "tokenizer")
+"""Those that are fields of a group, beside what each message of the stream has."""
+
+OF_MESSAGE = ("explorer", "run", "repeat_times", "retry")
+"""Those that each message of the stream has."""
+
 _ROWS_PER_WRITE = 2048
 _TOKENS_PER_WRITE = 4_000_000
 
@@ -43,28 +71,10 @@ def row(sequence: int, group: GroupSampled, experience: Experience, stored_at: f
     return {
         "sequence": sequence,
         **_task(group),
-        "incarnation": group.incarnation,
-        "position": experience.position,
-        "step": experience.step,
-        "tokens": experience.tokens,
-        "prompt_length": experience.prompt_length,
-        "action_mask": experience.action_mask,
-        "logprobs": experience.logprobs,
-        "token_versions": experience.token_versions,
-        "temperature": experience.temperature,
-        "reward": experience.reward,
-        "is_truncated": experience.is_truncated,
-        "prompt_text": experience.prompt_text,
-        "response_text": experience.response_text,
+        **{name: getattr(group, name) for name in OF_GROUP},
+        **{name: getattr(experience, name) for name in OF_EXPERIENCE},
         "metrics": sorted(experience.metrics.items()),
-        "teacher_logprobs": experience.teacher_logprobs,
-        "state": experience.state,
-        "step_reward": experience.step_reward,
         "kind": SAMPLED,
-        "attempt": group.attempt,
-        "started_at": group.started_at,
-        "finished_at": group.finished_at,
-        "tokenizer": group.tokenizer,
         "stored_at": stored_at,
     }
 
@@ -126,15 +136,8 @@ def _task(message: GroupSampled | TaskAbandoned) -> dict[str, Any]:
     task = message.task
     return {
         "task_id": task.task_id,
-        "ordinal": task.ordinal,
-        "batch": task.batch,
-        "taskset": task.taskset,
-        "epoch": task.epoch,
-        "index": task.index,
-        "explorer": message.explorer,
-        "run": message.run,
-        "repeat_times": message.repeat_times,
-        "retry": message.retry,
+        **{name: getattr(task, name) for name in OF_TASK},
+        **{name: getattr(message, name) for name in OF_MESSAGE},
         "error": None,
     }
 
@@ -158,40 +161,5 @@ def parquet_schema() -> Any:
 
 def row_columns() -> tuple[str, ...]:
     """The columns of a row, in order."""
-    return (
-        "sequence",
-        "task_id",
-        "ordinal",
-        "batch",
-        "taskset",
-        "epoch",
-        "index",
-        "explorer",
-        "incarnation",
-        "position",
-        "step",
-        "tokens",
-        "prompt_length",
-        "action_mask",
-        "logprobs",
-        "token_versions",
-        "temperature",
-        "reward",
-        "is_truncated",
-        "prompt_text",
-        "response_text",
-        "metrics",
-        "teacher_logprobs",
-        "state",
-        "step_reward",
-        "kind",
-        "run",
-        "repeat_times",
-        "attempt",
-        "retry",
-        "started_at",
-        "finished_at",
-        "tokenizer",
-        "error",
-        "stored_at",
-    )
+    of_message = ("sequence", "task_id", *OF_TASK, *OF_MESSAGE, *OF_GROUP)
+    return (*of_message, *OF_EXPERIENCE, "metrics", "kind", "error", "stored_at")

@@ -65,7 +65,9 @@ def _shown(found: "Audit") -> "Iterator[Table | str]":
     yield f"ledger of step {account.step}: {account.source}"
     yield _numbers(found)
     if account.staleness:
-        yield _staleness(account.staleness)
+        yield _staleness(account.staleness, "staleness of trained tokens, in steps")
+    if account.reuse.staleness:
+        yield _staleness(account.reuse.staleness, "staleness of tokens that are trained on again, in steps")
     if account.explorers:
         yield _explorers(found)
     yield from _incarnations(found)
@@ -103,6 +105,7 @@ def _numbers(found: "Audit") -> "Table":
     rows = [
         ("published", experiences["published"], ""),
         ("trained", experiences["trained"], f"{account.tally.tokens_trained} tokens"),
+        *_reused(found),
         *((f"filtered: {rule}", number, _filtered_by(rule)) for rule, number in experiences["filtered"].items()),
         ("duplicates", experiences["duplicates"], "answers of tasks that had one"),
         ("withheld", experiences["withheld"], "in quarantined messages that can be read"),
@@ -116,6 +119,17 @@ def _numbers(found: "Audit") -> "Table":
     for position, (stream, reason, number) in enumerate(reasons):
         shown.add_row("" if position else "quarantine", stream, str(number), one_line(reason))
     return shown
+
+
+def _reused(found: "Audit") -> Iterator[tuple[str, int, str]]:
+    tally, reuse = found.account.tally, found.account.reuse
+    if tally.reused:
+        uses = ", ".join(f"{experiences} a {_nth(number)} time" for number, experiences in sorted(reuse.uses.items()))
+        yield "trained again", tally.reused, f"{tally.tokens_reused} tokens, by the rule in the ledger: {uses}"
+
+
+def _nth(number: int) -> str:
+    return {2: "2nd", 3: "3rd"}.get(number, f"{number}th")
 
 
 def _filtered_by(rule: str) -> str:
@@ -141,10 +155,10 @@ def _waiting_experiences(found: "Audit") -> str:
     return f"{held} of them trained on, in no checkpoint yet" if held else "beyond the ledger"
 
 
-def _staleness(tokens_by_staleness: dict[int, int]) -> "Table":
+def _staleness(tokens_by_staleness: dict[int, int], title: str) -> "Table":
     from rich.table import Table
 
-    shown = Table(title="staleness of trained tokens, in steps", title_justify="left", box=None, pad_edge=False)
+    shown = Table(title=title, title_justify="left", box=None, pad_edge=False)
     for name in ("steps", "tokens", "share"):
         shown.add_column(name, justify="right")
     shown.add_column("")

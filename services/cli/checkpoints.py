@@ -2,11 +2,14 @@
 
 import time
 from datetime import datetime
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from services.cli.options import ConfigOption, SetOption, loaded
+
+if TYPE_CHECKING:
+    from services.trainer.checkpoints import Checkpoint
 
 _BEING_WRITTEN_S = 600.0
 """What was touched more recently may be a living trainer's."""
@@ -32,11 +35,14 @@ def list_(
     if as_json:
         typer.echo(json.dumps(found, indent=2))
         return
-    table = Table("step", "made", "incarnation", "trained", "stream below", "size", "in force", box=None)
+    columns = ("step", "made", "incarnation", "trained", "stream below", "models", "ranks", "size", "in force")
+    table = Table(*columns, box=None)
     for one in found:
         made = datetime.fromtimestamp(one["made_at"]).strftime("%Y-%m-%d %H:%M:%S")
         size, force = decimal(one["size_bytes"]), "yes" if one["in_force"] else "superseded"
-        cells = (one["step"], made, one["incarnation"], one["trained"], one["sequence_floor"], size, force)
+        models = ", ".join([*one["models"], *(["huggingface"] if one["has_weights"] else [])])
+        kept = (one["incarnation"], one["trained"], one["sequence_floor"], models, one["ranks"] or "-")
+        cells = (one["step"], made, *kept, size, force)
         table.add_row(*map(str, cells))
     console().print(table)
 
@@ -58,8 +64,7 @@ def verify(
     for one in found:
         damage = one.damage(is_thorough=True)
         is_sound = is_sound and not damage
-        files = len(one.manifest())
-        typer.echo(f"{one.directory.name}: {'; '.join(damage) if damage else f'{files} files as they were committed'}")
+        typer.echo(f"{one.directory.name}: {'; '.join(damage) if damage else _sound(one)}")
     raise typer.Exit(0 if is_sound else 1)
 
 
@@ -96,7 +101,7 @@ def _described(run_dir) -> list[dict]:  # type: ignore[no-untyped-def, type-arg]
 
     in_force = checkpoints.checkpoints(run_dir)
     found = []
-    for one in checkpoints.committed_checkpoints(run_dir):
+    for one in (*in_force, *checkpoints.fenced(run_dir)):
         ledger = one.ledger()
         found.append(
             {
@@ -106,11 +111,20 @@ def _described(run_dir) -> list[dict]:  # type: ignore[no-untyped-def, type-arg]
                 "incarnation": ledger.incarnation,
                 "trained": ledger.counts.trained,
                 "sequence_floor": ledger.sequences.floor,
+                "models": one.models,
+                "ranks": one.ranks,
+                "has_weights": one.has_weights,
                 "size_bytes": sum(path.stat().st_size for path in one.directory.rglob("*") if path.is_file()),
                 "in_force": one in in_force,
             }
         )
     return found
+
+
+def _sound(one: "Checkpoint") -> str:
+    ranks = f" of {one.ranks} rank{'s' if one.ranks > 1 else ''}" if one.ranks else ""
+    models = f"{' and '.join(one.models)}{ranks}{', weights in Hugging Face format' if one.has_weights else ''}"
+    return f"{len(one.manifest())} files as they were committed ({models})"
 
 
 def _refusal(words: str) -> typer.Exit:

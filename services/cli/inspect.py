@@ -13,8 +13,12 @@ from services.cli.options import ConfigOption, SetOption, loaded, loaded_whole
 def check(
     file: Annotated[Path, typer.Argument(help="The YAML file to check.")],
     set_: SetOption = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Print what follows from the keys: sizes, steps, learning rates, GPUs.")
+    ] = False,
 ) -> None:
     """Validate a configuration and print it resolved, with where each value comes from."""
+    from services.config import derivation
     from services.config.availability import unavailable
     from services.config.show import render
 
@@ -22,8 +26,8 @@ def check(
     for number, each in enumerate(found.stages or (found,), start=1):
         if found.stages:
             typer.echo(f"# stage {number} of {len(found.stages)}: {each.config.run_name}")
-        typer.echo(render(each))
-        for note in each.notes:
+        typer.echo(derivation.explain(each) if explain else render(each))
+        for note in () if explain else each.notes:
             typer.echo(f"note: {note}")
         for missing in unavailable(each.config):
             typer.echo(f"note: `trinity run` would refuse this: {missing}")

@@ -15,7 +15,7 @@ _HELP: dict[ServiceName, str] = {
     "trainer": "Run the trainer. Started again, it goes on from its newest checkpoint.",
     "evaluator": "Run an evaluator, which judges announced weights on the eval tasksets.",
     "synchronizer": "Run a synchronizer. The first leads and releases tasks; further ones stand by.",
-    "monitor": "Run the monitor, which writes the whole record of the run for TensorBoard.",
+    "monitor": "Run the monitor, which writes the whole record of the run: TensorBoard, wandb or mlflow.",
 }
 
 

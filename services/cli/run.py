@@ -1,13 +1,23 @@
 """`trinity run`: a whole run, or one side of it, on this machine."""
 
 import asyncio
+from typing import Annotated
 
 import typer
 
 from services.cli.options import ConfigOption, PluginOption, SetOption, available, loaded_whole
+from services.config.load import Loaded
 
 
-def run(config: ConfigOption, set_: SetOption = None, plugin_dir: PluginOption = None) -> None:
+def run(
+    config: ConfigOption,
+    set_: SetOption = None,
+    plugin_dir: PluginOption = None,
+    from_step: Annotated[
+        int | None,
+        typer.Option("--from-step", help="Go back to this step's checkpoint first: later ones are superseded."),
+    ] = None,
+) -> None:
     """Start the services of the configuration's `mode` and show progress until the run ends.
 
     `both` starts all of them and, where no bus.url is set, a bus of its own. `explore` and `train` start one side and
@@ -22,6 +32,8 @@ def run(config: ConfigOption, set_: SetOption = None, plugin_dir: PluginOption =
     from services.launcher.stages import launch_stages, prepared_stages
 
     found = loaded_whole(config, set_, plugin_dir)
+    if from_step is not None:
+        _assert_can_go_back(found)
     console = Console()
     runs = found.stages or (found,)
     for note in dict.fromkeys(note for each in runs for note in each.notes):
@@ -31,7 +43,22 @@ def run(config: ConfigOption, set_: SetOption = None, plugin_dir: PluginOption =
         raise ConfigError(found.source, list(dict.fromkeys(found_problems)))
     if found.stages:
         raise typer.Exit(asyncio.run(launch_stages(prepared_stages(found.stages), console)))
-    raise typer.Exit(asyncio.run(launch(prepared(found.config), console)))
+    raise typer.Exit(asyncio.run(launch(prepared(found.config), console, from_step)))
+
+
+def _assert_can_go_back(found: Loaded) -> None:
+    from services.config.errors import ConfigError, Problem
+
+    config = found.config
+    why = ""
+    if found.stages:
+        why = "stages go on where they stopped: go back in a configuration of that stage alone"
+    elif config.mode not in ("both", "train"):
+        why = f"mode={config.mode} starts no trainer"
+    elif not config.continue_from_checkpoint:
+        why = "continue_from_checkpoint=false begins anew: set it to true"
+    if why:
+        raise ConfigError("--from-step", [Problem("", why)])
 
 
 def add_to(app: typer.Typer) -> None:

@@ -9,11 +9,27 @@ from services.config.algorithm_parts import Kind, arguments
 from services.config.arguments import Arguments
 from services.config.tree import RunConfig
 
+REINFORCE = "reinforce"
+
 
 def part_of(config: RunConfig, kind: Kind) -> str:
-    """The name of a part: the one that is given, else that of the type."""
+    """The name of a part: the one that is given, else that of veRL's `loss_type`, else that of the type."""
     given = getattr(config.algorithm, kind)
+    if given is None and kind == "policy_loss_fn" and asks_for_reinforce(config):
+        return REINFORCE
     return str(getattr(config.algorithm_type, kind) if given is None else given)
+
+
+def asks_for_reinforce(config: RunConfig) -> bool:
+    """Whether veRL's rollout correction names the policy loss."""
+    correction = config.algorithm.rollout_correction
+    return correction is not None and correction.bypass_mode and correction.loss_type == REINFORCE
+
+
+def compares_with_own_logprobs(config: RunConfig) -> bool:
+    """Whether the trainer's own log-probs are computed before the update, as `rollout_correction` does it by itself."""
+    correction, given = config.algorithm.rollout_correction, config.algorithm.bypass_old_logprobs
+    return (correction is not None and not correction.bypass_mode) if given is None else not given
 
 
 def arguments_of(config: RunConfig, kind: Kind) -> dict[str, Any] | None:

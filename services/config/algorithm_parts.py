@@ -10,6 +10,7 @@ from pydantic import Field, ValidationError, model_validator
 from services.config import advantage_arguments as advantages
 from services.config import loss_arguments as losses
 from services.config.advantage_arguments import NoArguments
+from services.config.algorithm_types import ALGORITHM_TYPES
 from services.config.arguments import Arguments
 
 Kind = Literal["advantage_fn", "policy_loss_fn", "kl_loss_fn", "kl_penalty_fn", "entropy_loss_fn", "sample_strategy"]
@@ -111,6 +112,7 @@ POLICY_LOSSES: dict[str, PolicyLossPart] = {
     "sapo": _loss(losses.SapoLoss, _OLD, _ADV),
     "topr": _loss(losses.ToprLoss, _OLD, _ADV),
     "importance_sampling": _loss(losses.ImportanceSamplingLoss, _OLD, _ADV),
+    "reinforce": _loss(losses.ReinforceLoss, _ADV),
     "opmd": _loss(losses.OpmdLoss, _ADV),
     "pairwise_opmd": _loss(losses.OpmdLoss, _ADV),
     "rec": _loss(losses.RecLoss, _OLD, _ADV),
@@ -193,7 +195,9 @@ def known(kind: Kind, name: str) -> Part:
     """The part of that name; ValueError with the names that there are."""
     parts = PARTS[kind]
     if name not in parts:
-        raise ValueError(f"{kind}={name!r} is not known: {_advice(name, parts)}")
+        meant = ALGORITHM_TYPES.get(name)
+        hint = f"it is an algorithm_type, whose {kind} is {getattr(meant, kind)}; " if meant else ""
+        raise ValueError(f"{kind}={name!r} is not known: {hint}{_advice(name, parts)}")
     return parts[name]
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 
 from services.config.errors import Problem
 from services.config.tree import RunConfig
+from services.rollout.config import REWARD_MODEL_WORKFLOW, TasksetConfig
 
 KEY = "explorer.auxiliary_models"
 
@@ -34,8 +35,63 @@ def _engines_are_counted(config: RunConfig) -> Iterator[Problem]:
             yield Problem(key, f"{key}={model.engine_num}: use 1 or more")
 
 
+def _the_policy_generates(config: RunConfig) -> Iterator[Problem]:
+    if config.explorer.rollout_model.runner == "pooling":
+        key = "explorer.rollout_model.runner"
+        yield Problem(key, f"{key}=pooling: the policy generates text; a reward model stands under {KEY}")
+
+
+def _a_reward_model_is_there(config: RunConfig) -> Iterator[Problem]:
+    asked = [each.name for each in _rewarded(config)]
+    if asked and not any(model.may_score for model in config.explorer.auxiliary_models):
+        yield Problem(
+            KEY, f"{REWARD_MODEL_WORKFLOW} of taskset {asked[0]} needs a reward model: name a classifier under {KEY}"
+        )
+
+
+def who_asks_the_reward_model(config: RunConfig) -> Iterator[str]:
+    """Notices: that it gives the rewards though nobody said so, or that nobody asks it.
+
+    A workflow of one's own may ask it, so the latter is said only where there are none.
+    """
+    shared = config.buffer.explorer_input
+    scored = [taskset.name for taskset in _rewarded(config)]
+    reward_models = [model.known_as for model in config.explorer.auxiliary_models if model.may_score]
+    if scored and reward_models and not (shared.default_workflow_type or _is_named(config)):
+        yield (
+            f"no workflow and no reward is named for {', '.join(scored)}: the reward is the score of "
+            f"{reward_models[0]} (default_workflow_type={REWARD_MODEL_WORKFLOW})"
+        )
+    if not scored and not config.plugin_dirs and not _names_workflows_by_row(config):
+        for place, model in enumerate(config.explorer.auxiliary_models):
+            if model.runner == "pooling" and config.tasksets:
+                yield (
+                    f"{KEY}[{place}] ({model.known_as}) is a reward model that no workflow asks: "
+                    f"set default_workflow_type={REWARD_MODEL_WORKFLOW}"
+                )
+
+
+def _is_named(config: RunConfig) -> bool:
+    given = config.buffer.explorer_input
+    every = [*([given.taskset] if given.taskset else given.tasksets), *given.eval_tasksets]
+    return all(taskset.default_workflow_type for taskset in every)
+
+
+def _names_workflows_by_row(config: RunConfig) -> bool:
+    return any(taskset.format.workflow_key for taskset in (*config.tasksets, *config.eval_tasksets))
+
+
+def _rewarded(config: RunConfig) -> Iterator[TasksetConfig]:
+    """The tasksets whose rewards are a reward model's scores."""
+    for taskset in (*config.tasksets, *config.eval_tasksets):
+        if (taskset.default_workflow_type or "").removeprefix("async_") == REWARD_MODEL_WORKFLOW:
+            yield taskset
+
+
 AUXILIARY_CHECKS: tuple[Callable[[RunConfig], Iterator[Problem]], ...] = (
     _models_can_be_found,
     _names_differ,
     _engines_are_counted,
+    _the_policy_generates,
+    _a_reward_model_is_there,
 )

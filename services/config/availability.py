@@ -1,36 +1,35 @@
 """What Trinity-RFT's configuration can ask for and this version cannot do yet, and what it does another way."""
 
 from collections.abc import Callable, Iterator
-from fnmatch import fnmatchcase
 
-from services.config.algorithm_parts import ADVANTAGES
+from services.config.auxiliary_constraints import who_asks_the_reward_model
 from services.config.explain import shown
-from services.config.keys import get, joined, leaves
+from services.config.keys import get
+from services.config.micro_batches import data_ranks
+from services.config.optimizers import OPTIMIZERS
+from services.config.reuse_constraints import nothing_is_reused, the_pool_fits_the_stream
+from services.config.schedule import schedule_steps, who_needs_a_total
 from services.config.tree import RunConfig
-from services.rollout.config import ExperienceBufferConfig
+from services.config.verl_keys import IDLE, OF_ALL_RANKS
+from services.config.verl_tree import explanation, given, said
 from services.store.sinks import named
 
 AVAILABLE: dict[str, tuple[object, ...]] = {
     "mode": ("both", "explore", "train", "bench", "serve"),
-    "algorithm.advantage_fn": tuple(name for name in ADVANTAGES if name != "clipv"),
     "algorithm.sample_strategy": ("default", "warmup", "staleness_control", "mix"),
     "algorithm.enable_router_replay": (False,),
-    "algorithm.optimizer.optimizer_type": ("adam", "adamw"),
-    "algorithm.optimizer.lr_scheduler_type": ("constant", "cosine"),
+    "algorithm.optimizer.optimizer_type": tuple(OPTIMIZERS),
     "synchronizer.sync_method": ("checkpoint",),
-    "model.lora_configs": (None, []),
     "model.tinker.enable": (False,),
     "model.external_model.enable": (False,),
     "explorer.rollout_model.engine_type": ("vllm", "vllm_async", "fake"),
     "explorer.rollout_model.tool_call_parser": (None, "hermes", "json", "llama3_json"),
     "explorer.rollout_model.enable_multimodal": (False,),
-    "explorer.rollout_model.enable_lora": (False,),
     "explorer.rollout_model.external_model_config.enable": (False,),
     "data_processor.experience_pipeline.inputs": ({},),
-    "monitor.monitor_type": ("tensorboard",),
+    "monitor.monitor_type": ("tensorboard", "wandb", "mlflow"),
     "trainer.trainer_type": ("verl", "fake"),
     "trainer.trainer_strategy": ("fsdp2", "fsdp"),
-    "trainer.trainer_config_path": ("",),
     "service.data_juicer": (None,),
 }
 ONE_ON_THE_CPU = (
@@ -38,33 +37,6 @@ ONE_ON_THE_CPU = (
     "explorer.rollout_model.pipeline_parallel_size",
     "explorer.rollout_model.data_parallel_size",
     "trainer.ulysses_sequence_parallel_size",
-)
-TRAINER_CONFIG_KEYS = (
-    "actor_rollout_ref.model.use_remove_padding",
-    "actor_rollout_ref.model.enable_gradient_checkpointing",
-    "actor_rollout_ref.actor.entropy_from_logits_with_chunking",
-    "actor_rollout_ref.actor.ppo_max_token_len_per_gpu",
-    "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu",
-    "actor_rollout_ref.actor.use_dynamic_bsz",
-    "actor_rollout_ref.actor.fsdp_config.param_offload",
-    "actor_rollout_ref.actor.fsdp_config.optimizer_offload",
-    "actor_rollout_ref.ref.fsdp_config.*",
-    "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu",
-    "critic.cliprange_value",
-    "critic.grad_clip",
-    "critic.model.enable_gradient_checkpointing",
-    "critic.model.fsdp_config.optimizer_offload",
-    "critic.model.fsdp_config.param_offload",
-    "critic.model.path",
-    "critic.model.use_remove_padding",
-    "critic.optim.lr",
-    "critic.optim.lr_scheduler_type",
-    "critic.optim.lr_warmup_steps",
-    "critic.optim.lr_warmup_steps_ratio",
-    "critic.optim.min_lr_ratio",
-    "critic.optim.weight_decay",
-    "critic.ppo_micro_batch_size_per_gpu",
-    "trainer.critic_warmup",
 )
 SELECTORS_OF_ROWS = (None, "sequential", "shuffle", "random")
 WITHOUT_EFFECT: dict[str, str] = {
@@ -74,17 +46,17 @@ WITHOUT_EFFECT: dict[str, str] = {
     "synchronizer.group_name": "no process group spans services",
     "synchronizer.explorer_world_size": "explorers join and leave at will",
     "synchronizer.wait_for_checkpoint": "weights are announced when they are complete",
-    "algorithm.optimizer.warmup_style": "use lr_scheduler_type",
     "explorer.env_vars": "set them in the service's environment",
     "explorer.over_rollout.wait_after_min": "no task is given up for being slow, so none is waited for",
     "explorer.over_rollout.return_partial_tasks": "no task is given up for being slow: groups are always whole",
     "synchronizer.sync_timeout": "services wait for each other as long as it takes, and say so",
     "trainer.fix_actor_microbatch_loss_scale": "the loss is always normalised over the whole batch",
-    "trainer.save_hf_checkpoint": "announced weights are in Hugging Face layout, under weights/version_N",
     "model.rope_scaling": "set it in the model's own configuration",
     "model.rope_theta": "set it in the model's own configuration",
     "explorer.concurrent_mode": "workflows always run concurrently, runner_per_model at once",
     "ignore_validator_suggestions": "nothing is changed silently",
+    "monitor.detailed_stats": "evaluations always tell mean, spread, best and worst",
+    "monitor.enable_ray_timeline": "Ray is inside the trainer alone: `ray timeline` writes it while a trainer runs",
 }
 
 
@@ -116,19 +88,6 @@ def _instead(key: str, available: tuple[object, ...]) -> str:
     return f"set {' or '.join(shown(value) for value in available)} instead"
 
 
-def _rollout_correction(config: RunConfig) -> Iterator[str]:
-    asked = config.algorithm.rollout_correction
-    if not asked:
-        return
-    level, threshold = asked.get("rollout_is") or "token", asked.get("rollout_is_threshold") or 2.0
-    meant = f"policy_loss_fn=tis with level {level} and upper {threshold}"
-    if asked.get("rollout_rs"):
-        meant = "policy_loss_fn=icepop or geo_mask with lower and upper"
-    elif isinstance(threshold, str):
-        meant = f"policy_loss_fn=icepop with level {level} and the bounds {threshold.replace('_', ' and ')}"
-    yield f"algorithm.rollout_correction (set algorithm.{meant} instead: the same weights)"
-
-
 def _rows_of_data(config: RunConfig) -> Iterator[str]:
     """Of the buffers that are read as rows: orders and media that are not there."""
     section, mixing, given = "buffer.trainer_input", config.mixing, config.buffer.trainer_input
@@ -155,16 +114,6 @@ def _media_and_turns(config: RunConfig) -> Iterator[str]:
                 yield f"format.{key} of taskset {taskset.name} (leave {key} out)"
 
 
-def _experience_buffer(config: RunConfig) -> Iterator[str]:
-    key = "buffer.trainer_input.experience_buffer"
-    buffer = config.buffer.trainer_input.experience_buffer or ExperienceBufferConfig()
-    if buffer.replay_buffer and buffer.replay_buffer.enable:
-        yield (
-            f"{key}.replay_buffer.enable=true (set false instead: experiences are trained on in the order of the "
-            "stream, each once; `trinity replay` trains on a stream again)"
-        )
-
-
 def _auxiliary_models(config: RunConfig) -> Iterator[str]:
     for place, model in enumerate(config.explorer.auxiliary_models):
         key = f"explorer.auxiliary_models[{place}]"
@@ -187,6 +136,11 @@ def _parallelism_on_the_cpu(config: RunConfig) -> Iterator[str]:
             yield f"{key}={value} on the CPU (set 1 instead, or cluster.gpu_per_node)"
 
 
+def _strategy_on_the_cpu(config: RunConfig) -> Iterator[str]:
+    if config.cluster.gpu_per_node == 0 and config.trainer.trainer_strategy == "fsdp":
+        yield "trainer.trainer_strategy=fsdp on the CPU (set fsdp2 instead: FSDP 1 gives ranks their weights on GPUs)"
+
+
 def _intervals_of_one_side(config: RunConfig) -> Iterator[str]:
     pace = config.synchronizer
     for key in ("explorer_sync_interval", "trainer_sync_interval"):
@@ -195,15 +149,43 @@ def _intervals_of_one_side(config: RunConfig) -> Iterator[str]:
             yield f"synchronizer.{key}={value} (set sync_interval for both sides instead)"
 
 
-def _trainer_config(config: RunConfig) -> Iterator[str]:
-    if config.trainer.trainer_type == "fake":
-        return  # the fake backend's own arguments
-    for path, value in leaves(config.trainer.trainer_config):
-        key = joined(path)
-        accepted = any(fnmatchcase(key, pattern) for pattern in TRAINER_CONFIG_KEYS)
-        if not key or accepted:
-            continue
-        yield f"trainer.trainer_config.{key}={shown(value)} (leave it out)"
+def _keys_of_verl_without_effect(config: RunConfig) -> Iterator[str]:
+    for each in said(config):
+        if each.fate == "idle":
+            yield f"{each.place}={shown(each.value)} has no effect: {explanation(each.key, IDLE)}"
+        elif each.key in OF_ALL_RANKS.values() and each.written in OF_ALL_RANKS:
+            name = each.key.rpartition(".")[2]
+            yield f"{each.place} is of all {config.trainer_ranks} ranks together: {name} is {each.value}"
+
+
+def _sizes_that_are_not_read(config: RunConfig) -> Iterator[str]:
+    for each in said(config):
+        is_size = each.key.endswith(("ppo_micro_batch_size_per_gpu", "ppo_infer_micro_batch_size_per_gpu"))
+        if is_size and config.trainer.use_dynamic_bsz:
+            why = "trainer.use_dynamic_bsz=true makes micro-batches by their tokens"
+            yield f"{each.place}={shown(each.value)} has no effect: {why}"
+
+
+def _ranks_without_experiences(config: RunConfig) -> Iterator[str]:
+    ranks, size = data_ranks(config), config.train_batch_size
+    if config.mode in ("both", "train") and size < ranks:
+        yield f"buffer.train_batch_size={size} is less than the {ranks} ranks of the trainer: some compute for nothing"
+
+
+def _chunks_of_padded_sequences(config: RunConfig) -> Iterator[str]:
+    attention = given(config, "actor_rollout_ref.model.override_config.attn_implementation")
+    is_packed = config.trainer.use_remove_padding and (config.cluster.gpu_per_node > 0 or attention is not None)
+    if config.trainer.entropy_from_logits_with_chunking and not is_packed:
+        yield (
+            "trainer.entropy_from_logits_with_chunking=true has no effect: veRL takes entropy in chunks where padding "
+            "is removed, and on the CPU that takes an attn_implementation (trainer.use_remove_padding)"
+        )
+
+
+def _steps_of_the_schedule(config: RunConfig) -> Iterator[str]:
+    if config.mode == "both" and schedule_steps(config) is None:
+        for key in who_needs_a_total(config):
+            yield f"{key} is laid out for all epochs of the rows, which are counted when the run starts"
 
 
 def _stores_are_the_monitors(config: RunConfig) -> Iterator[str]:
@@ -225,6 +207,11 @@ def _groups_are_made_up_for(config: RunConfig) -> Iterator[str]:
             "algorithm.advantage_fn_args.duplicate_experiences=true has no effect: further tasks make up for groups "
             "that std_threshold leaves out (data_processor.experience_pipeline.refill_batches)"
         )
+
+
+def _tensorboard_takes_no_arguments(config: RunConfig) -> Iterator[str]:
+    if config.monitor.monitor_type == "tensorboard" and config.monitor.monitor_args:
+        yield "monitor.monitor_args has no effect: monitor.monitor_type=tensorboard takes none"
 
 
 def _precisions_differ(config: RunConfig) -> Iterator[str]:
@@ -251,17 +238,24 @@ ASKS: tuple[Sentences, ...] = (
     _values,
     _rows_of_data,
     _media_and_turns,
-    _experience_buffer,
     _auxiliary_models,
     _parallelism_on_the_cpu,
+    _strategy_on_the_cpu,
     _intervals_of_one_side,
-    _trainer_config,
-    _rollout_correction,
 )
 TELLS: tuple[Sentences, ...] = (
+    nothing_is_reused,
+    the_pool_fits_the_stream,
+    who_asks_the_reward_model,
     _groups_are_made_up_for,
     _stores_are_the_monitors,
     _auxiliary_buffers_are_read,
+    _tensorboard_takes_no_arguments,
     _precisions_differ,
+    _keys_of_verl_without_effect,
+    _sizes_that_are_not_read,
+    _chunks_of_padded_sequences,
+    _ranks_without_experiences,
+    _steps_of_the_schedule,
     _keys_without_effect,
 )

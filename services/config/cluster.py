@@ -4,11 +4,15 @@ from services.config.section import Section
 
 
 class ClusterConfig(Section):
-    """The devices of a run; `gpu_per_node: 0` means the CPU, where `trainer_ranks` processes train together."""
+    """The devices of a run; `gpu_per_node: 0` means the CPU, where `trainer_ranks` processes train together.
+
+    `node_rank` is the node that a launcher starts its part on, from 0.
+    """
 
     ray_address: str = "auto"
     node_num: int = 0
     gpu_per_node: int = 0
+    node_rank: int = 0
     trainer_ranks: int | None = None
     total_gpu_num: int = 0
     rollout_gpu_num: int = 0

@@ -6,11 +6,16 @@ from collections.abc import Callable, Iterator
 
 from services.config.algorithm_constraints import ALGORITHM_CHECKS
 from services.config.algorithm_types import ALGORITHM_TYPES
+from services.config.allocation_constraints import ALLOCATION_CHECKS
 from services.config.auxiliary_constraints import AUXILIARY_CHECKS
 from services.config.errors import Problem
 from services.config.keys import get
+from services.config.lora_constraints import LORA_CHECKS
+from services.config.monitor_constraints import MONITOR_CHECKS
 from services.config.pipeline_constraints import PIPELINE_CHECKS
 from services.config.retention import retention
+from services.config.reuse_constraints import REUSE_CHECKS
+from services.config.rollout_constraints import ROLLOUT_CHECKS
 from services.config.row_constraints import ROW_CHECKS
 from services.config.spelling import nearest
 from services.config.store_constraints import STORE_CHECKS
@@ -20,6 +25,7 @@ from services.config.tree import RunConfig
 from services.rollout.config import TasksetConfig
 
 AT_LEAST: dict[str, int] = {
+    "algorithm.optimizer.total_training_steps": 1,
     "algorithm.repeat_times": 1,
     "buffer.batch_size": 1,
     "buffer.total_epochs": 1,
@@ -48,6 +54,7 @@ AT_LEAST: dict[str, int] = {
 }
 ABOVE_ZERO = (
     "algorithm.optimizer.lr",
+    "algorithm.optimizer.num_cycles",
     "bus.connect_timeout",
     "bus.dedupe_window",
     "bus.max_experience_bytes",
@@ -78,8 +85,13 @@ def violations(config: RunConfig) -> list[Problem]:
             *STORE_CHECKS,
             *TASKSET_CHECKS,
             *TRAINER_CHECKS,
+            *LORA_CHECKS,
+            *ALLOCATION_CHECKS,
             *PIPELINE_CHECKS,
+            *REUSE_CHECKS,
+            *ROLLOUT_CHECKS,
             *AUXILIARY_CHECKS,
+            *MONITOR_CHECKS,
         )
         for problem in check(config)
     ]

@@ -4,10 +4,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from services.config.algorithm_choice import agg_mode_of, arguments_of, part_of
+from services.config.algorithm_choice import agg_mode_of, arguments_of, compares_with_own_logprobs, part_of
 from services.config.algorithm_parts import PARTS, Kind
 from services.config.keys import put
 from services.config.tree import DEFAULT_CHECKPOINT_ROOT_DIR, INHERITED_FROM_MODEL, RunConfig
+from services.config.verl_same import taken_over, with_taken_over
+from services.inference.architectures import is_classifier
 from services.trainer.config import Precision
 
 ROWS_SYNC_INTERVAL = 1000
@@ -25,11 +27,15 @@ class Derived:
 
 def derived(config: RunConfig) -> list[Derived]:
     """The values of all keys that were left open."""
+    taken = [Derived(*each) for each in taken_over(config)]
+    config = with_taken_over(config)
     return [
+        *taken,
         *_algorithm_parts(config),
         *_sizes(config),
         *_lengths(config),
         *_rollout_model(config),
+        *_auxiliary_models(config),
         *_pace(config),
         *_rest(config),
     ]
@@ -47,10 +53,14 @@ def _algorithm_parts(config: RunConfig) -> Iterator[Derived]:
     why = f"default of {config.algorithm.algorithm_type}"
     if config.algorithm.repeat_times is None:
         yield Derived("algorithm.repeat_times", config.algorithm_type.repeat_times, why)
+    if config.algorithm.bypass_old_logprobs is None:
+        asked = "rollout_correction" if config.algorithm.rollout_correction else "no rollout_correction"
+        yield Derived("algorithm.bypass_old_logprobs", not compares_with_own_logprobs(config), asked)
     for kind in PARTS:
         name = part_of(config, kind)
         if getattr(config.algorithm, kind) is None:
-            yield Derived(f"algorithm.{kind}", name, why)
+            by_type = name == getattr(config.algorithm_type, kind)
+            yield Derived(f"algorithm.{kind}", name, why if by_type else "rollout_correction.loss_type")
         yield from _arguments(config, kind, f"default of {name}")
     mode = agg_mode_of(config)
     if config.algorithm.loss_agg_mode is None and mode is not None:
@@ -98,6 +108,14 @@ def _rollout_model(config: RunConfig) -> Iterator[Derived]:
     for key, value in config.inherited_by_rollout_model.items():
         if value is not None:
             yield Derived(f"explorer.rollout_model.{key}", value, f"model.{INHERITED_FROM_MODEL[key]}")
+
+
+def _auxiliary_models(config: RunConfig) -> Iterator[Derived]:
+    for place, model in enumerate(config.explorer.auxiliary_models):
+        scores = is_classifier(model.model_path or "") if model.is_local else False
+        if model.runner == "auto" and scores is not None:
+            why = "its config.json" if model.is_local else "it answers"
+            yield Derived(f"explorer.auxiliary_models[{place}].runner", "pooling" if scores else "generate", why)
 
 
 def _pace(config: RunConfig) -> Iterator[Derived]:

@@ -17,6 +17,7 @@ from services.config.errors import ConfigError, Problem
 from services.config.explain import explained
 from services.config.keys import Part, get, is_under, joined, leaves, put, split
 from services.config.stages import NAME, STAGES, problems_of_names, staged, written_in
+from services.config.trainer_file import with_trainer_files
 from services.config.tree import RunConfig
 from services.config.yaml_source import YamlSource
 
@@ -26,6 +27,7 @@ ENVIRONMENT: dict[str, tuple[str, Callable[[str], object]]] = {
     "plugin_dirs": ("TRINITY_PLUGIN_DIRS", lambda text: [part for part in text.split(os.pathsep) if part]),
     "bus.url": ("TRINITY_BUS_URL", str),
     "bus.credentials": ("TRINITY_BUS_CREDENTIALS", str),
+    "cluster.node_rank": ("TRINITY_NODE_RANK", str),
     "log.level": ("TRINITY_LOG_LEVEL", str),
     "log.save_dir": ("TRINITY_LOG_DIR", str),
 }
@@ -53,6 +55,7 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Loaded:
     """Read a YAML file, apply `a.b=c` overrides, and check everything; raises ConfigError with all problems."""
     source = YamlSource(Path(path))
     tree, written = _Reading(source, overrides).read()
+    written = with_trainer_files(source.name, tree, written)
     given = _validated(source, tree, written)
     return _checked_stages(source, tree, written) if given.stages else _checked(source, given, written)
 

@@ -102,6 +102,10 @@ class ImportanceSamplingLoss(LossArguments):
     """The plain ratio takes nothing but the aggregation."""
 
 
+class ReinforceLoss(LossArguments):
+    """The plain policy gradient takes nothing but the aggregation."""
+
+
 class OpmdLoss(LossArguments):
     tau: float = Field(1.0, ge=0)
 

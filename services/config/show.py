@@ -31,7 +31,8 @@ def explain_sizes(config: RunConfig) -> list[str]:
         "run directory": f"{config.run_dir}",
         "batch": f"batch_size {config.batch_size} * repeat_times {config.repeat_times} = {made} experiences",
         "optimizer step": f"train_batch_size {config.train_batch_size} experiences{experts}, "
-        f"{config.usual_batch_size / made:g} of a batch",
+        f"{config.usual_batch_size / made:g} of a batch"
+        + (f": {config.fresh_batch_size} fresh, the others trained on again" if config.may_reuse else ""),
         "new weights": f"every {config.synchronizer.sync_interval} optimizer steps (sync_interval)",
         "staleness": _staleness(config),
         "length": f"max_prompt_tokens {config.max_prompt_tokens} + max_response_tokens "

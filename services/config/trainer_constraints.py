@@ -1,47 +1,153 @@
 """What must hold within `trainer`, and in what `trainer.trainer_config` says by veRL's names."""
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from fnmatch import fnmatchcase
 
 from services.config.algorithm_choice import part_of
 from services.config.algorithm_parts import ADVANTAGES
 from services.config.errors import Problem
 from services.config.explain import shown
-from services.config.keys import split
+from services.config.schedule import schedule_steps, who_needs_a_total
+from services.config.spelling import nearest
 from services.config.tree import RunConfig
+from services.config.verl_keys import MOVED, OF_ALL_RANKS, OURS, REFUSED, SECTIONS
+from services.config.verl_same import PRECISIONS, contradictions, fits
+from services.config.verl_tree import PREFIX, Said, explanation, given, said
 
-ABOVE_ZERO = ("critic.optim.lr", "critic.cliprange_value", "critic.grad_clip")
-AT_LEAST_ONE = (
-    "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu",
-    "actor_rollout_ref.actor.ppo_max_token_len_per_gpu",
-    "critic.ppo_micro_batch_size_per_gpu",
-)
+ABOVE_ZERO = ("*.optim.lr", "critic.cliprange_value", "*.clip_grad", "*.num_cycles")
+AT_LEAST_ONE = ("*batch_size_per_gpu", "*max_token_len_per_gpu", "*.ppo_epochs", "*_chunk_size", "*_bucket")
+SHARES = ("*.lr_warmup_steps_ratio", "*.min_lr_ratio")
 SCHEDULES = ("constant", "cosine")
+CHOICES: dict[str, tuple[str, ...]] = {
+    "*.lr_scheduler_type": SCHEDULES,
+    "*.fsdp*.strategy": ("fsdp2", "fsdp"),
+    "*.mixed_precision.param_dtype": PRECISIONS,
+    "*.mixed_precision.*_dtype": (*PRECISIONS, "fp16"),
+    "*.model_dtype": ("fp32", "float32", "bf16", "bfloat16"),
+}
+KINDS = {
+    "bool": "true or false",
+    "int": "a whole number",
+    "float": "a number",
+    "str": "text",
+    "list": "a list",
+    "dict": "a section",
+    "betas": "a list of two numbers",
+}
+OFF: tuple[object, ...] = (False, "", "disabled", [])
+"""What leaves a thing out that could not be followed."""
+KEPT = ("model", "optimizer", "extra")
+OFFLOADS = ("param_offload", "optimizer_offload")
 
 
-def _numbers_of_verl_are_large_enough(config: RunConfig) -> Iterator[Problem]:
-    for key in (*ABOVE_ZERO, *AT_LEAST_ONE):
-        value = _given(config, key)
-        whole = key in AT_LEAST_ONE
-        if value is None or (_is_number(value, whole) and value >= (1 if whole else 0) and value != 0):
+def _keys_of_verl_are_known(config: RunConfig) -> Iterator[Problem]:
+    for each in said(config):
+        if each.fate == "unknown":
+            yield _problem(each, f" is not a key of veRL: {_advice(each)}")
+        elif each.fate == "refused" and each.value not in OFF:
+            yield _problem(each, f"={shown(each.value)} is not taken: {explanation(each.key, REFUSED)}; leave it out")
+
+
+def _keys_are_verls_to_give(config: RunConfig) -> Iterator[Problem]:
+    for each in said(config):
+        if each.fate == "ours":
+            instead = explanation(each.key, OURS)
+            yield _problem(each, f"={shown(each.value)} is not read from here: set {instead} instead")
+        elif each.key in OF_ALL_RANKS:
+            name = OF_ALL_RANKS[each.key].rpartition(".")[2]
+            message = f"={shown(each.value)} is shared by all {config.trainer_ranks} ranks, and cannot be: set {name}"
+            yield _problem(each, message)
+
+
+def _values_are_of_their_kind(config: RunConfig) -> Iterator[Problem]:
+    for each in said(config):
+        if each.fate not in ("same", "verl"):
             continue
-        what = "a whole number, 1 or more" if whole else "a number above 0"
-        yield _problem(key, f"={shown(value)} is refused: use {what}")
+        choices = next((known for pattern, known in CHOICES.items() if fnmatchcase(each.key, pattern)), None)
+        if choices is not None and each.value not in choices:
+            yield _problem(each, f"={shown(each.value)} is not known: use {' or '.join(choices)}")
+        elif not fits(each):
+            kind = "betas" if each.key.endswith(".betas") else each.kind or ""
+            yield _problem(each, f"={shown(each.value)} is refused: use {KINDS.get(kind, 'another value')}")
+        elif (what := _range(each)) is not None:
+            yield _problem(each, f"={shown(each.value)} is refused: use {what}")
 
 
-def _the_schedule_of_the_critic_is_known(config: RunConfig) -> Iterator[Problem]:
-    key = "critic.optim.lr_scheduler_type"
-    value = _given(config, key)
-    if value is not None and value not in SCHEDULES:
-        yield _problem(key, f"={shown(value)} is not known: use {' or '.join(SCHEDULES)}")
+def _range(each: Said) -> str | None:
+    """What the value should be, where it is none."""
+    ranges: tuple[tuple[tuple[str, ...], str, Callable[[float], bool]], ...] = (
+        (ABOVE_ZERO, "a number above 0", lambda value: value > 0),
+        (AT_LEAST_ONE, "a whole number, 1 or more", lambda value: value >= 1 and value == int(value)),
+        (SHARES, "a share, from 0 to 1", lambda value: 0 <= value <= 1),
+        (("*.critic_warmup",), "a whole number, 0 or more", lambda value: value >= 0),
+    )
+    for patterns, what, holds in ranges:
+        if not any(fnmatchcase(each.key, pattern) for pattern in patterns):
+            continue
+        is_number = isinstance(each.value, int | float) and not isinstance(each.value, bool)
+        return None if is_number and holds(each.value) else what
+    return None
 
 
-def _warmup_is_given_once(config: RunConfig) -> Iterator[Problem]:
-    nested, own = _given(config, "trainer.critic_warmup"), config.trainer.critic_warmup
-    if nested is not None and not (_is_number(nested, True) and nested >= 0):
-        yield _problem("trainer.critic_warmup", f"={shown(nested)} is refused: use a whole number, 0 or more")
-    elif nested is not None and own not in (0, nested):
-        yield _problem("trainer.critic_warmup", f"={nested} and trainer.critic_warmup={own}: keep one of them")
+def _names_of_one_thing_agree(config: RunConfig) -> Iterator[Problem]:
+    for each, ours, value in contradictions(config):
+        yield _problem(each, f"={shown(each.value)} and {ours}={shown(value)} contradict each other: keep one of them")
+    optimizer, trainer = config.algorithm.optimizer, config.trainer
+    if optimizer.clip_grad != trainer.grad_clip:
+        message = f"algorithm.optimizer.clip_grad={optimizer.clip_grad} and trainer.grad_clip={trainer.grad_clip}"
+        yield Problem("algorithm.optimizer.clip_grad", f"{message} are one thing: keep trainer.grad_clip")
+    named = given(config, "actor_rollout_ref.actor.optim.optimizer")
+    if named is not None and optimizer.optimizer_type not in ("adam", str(named).lower()):
+        key = "actor_rollout_ref.actor.optim.optimizer"
+        message = f"={named} and algorithm.optimizer.optimizer_type={optimizer.optimizer_type} contradict each other"
+        yield Problem(PREFIX + key, f"{PREFIX}{key}{message}: keep one of them")
+    for name in OFFLOADS:
+        key = f"actor_rollout_ref.actor.fsdp_config.{name}"
+        if getattr(trainer, name) and given(config, key) is False:
+            message = f"{PREFIX}{key}=false and trainer.{name}=true contradict each other: keep one of them"
+            yield Problem(PREFIX + key, message)
+
+
+def _places_agree(config: RunConfig) -> Iterator[Problem]:
+    """A key that stands at two of its places."""
+    seen: dict[str, Said] = {}
+    for each in said(config):
+        first = seen.setdefault(each.key, each)
+        if first.value != each.value:
+            yield _problem(each, f"={shown(each.value)} and {first.written}={shown(first.value)} are one key: keep one")
+
+
+def _checkpoints_can_be_resumed(config: RunConfig) -> Iterator[Problem]:
+    for each in said(config):
+        if not each.key.endswith((".save_contents", ".load_contents")) or not isinstance(each.value, list):
+            continue
+        lacking = [name for name in KEPT if name not in each.value]
+        if lacking:
+            message = f" lacks {', '.join(lacking)}, without which a run cannot go on exactly: leave it out"
+            yield _problem(each, message)
+        elif set(each.value) - set(KEPT):
+            layout = "for a model in Hugging Face layout set trainer.save_hf_checkpoint"
+            yield _problem(each, f"={shown(each.value)}: {layout}")
+
+
+def _the_cpu_can_attend(config: RunConfig) -> Iterator[Problem]:
+    for section in ("actor_rollout_ref.model", "critic.model"):
+        key = f"{section}.override_config.attn_implementation"
+        asked = given(config, key)
+        if asked is not None and config.cluster.gpu_per_node == 0 and asked not in ("sdpa", "eager"):
+            message = f"{PREFIX}{key}={shown(asked)} needs a GPU: use sdpa or eager, or leave it out"
+            yield Problem(PREFIX + key, message)
+
+
+def _the_engine_can_do_both(config: RunConfig) -> Iterator[Problem]:
+    trainer = config.trainer
+    if trainer.ulysses_sequence_parallel_size > 1 and not trainer.use_remove_padding:
+        asked = f"trainer.ulysses_sequence_parallel_size={trainer.ulysses_sequence_parallel_size}"
+        message = f"{asked} needs packed sequences: set trainer.use_remove_padding=true"
+        yield Problem("trainer.use_remove_padding", message)
+    if trainer.offload_policy and trainer.trainer_strategy != "fsdp2":
+        message = f"is of fsdp2 alone, and trainer.trainer_strategy={trainer.trainer_strategy}: use param_offload"
+        yield Problem("trainer.offload_policy", f"trainer.offload_policy=true {message}")
 
 
 def _only_a_critic_warms_up(config: RunConfig) -> Iterator[Problem]:
@@ -53,25 +159,69 @@ def _only_a_critic_warms_up(config: RunConfig) -> Iterator[Problem]:
     yield Problem("trainer.critic_warmup", message)
 
 
-def _problem(key: str, message: str) -> Problem:
-    whole = f"trainer.trainer_config.{key}"
-    return Problem(whole, f"{whole}{message}")
+def _the_schedule_is_possible(config: RunConfig) -> Iterator[Problem]:
+    key, given_ = "algorithm.optimizer", config.algorithm.optimizer
+    for name in ("lr_warmup_steps_ratio", "min_lr_ratio"):
+        value = getattr(given_, name)
+        if not 0 <= value <= 1:
+            yield Problem(f"{key}.{name}", f"{key}.{name}={value:g} is no share: use a number from 0 to 1")
+    if given_.lr_scheduler_type not in SCHEDULES:
+        message = f"={shown(given_.lr_scheduler_type)} is not known: use {' or '.join(SCHEDULES)}"
+        yield Problem(f"{key}.lr_scheduler_type", f"{key}.lr_scheduler_type{message}")
+    if given_.warmup_style not in (None, given_.lr_scheduler_type):
+        message = f"{key}.warmup_style={given_.warmup_style} is an older name of lr_scheduler_type, which is"
+        yield Problem(f"{key}.warmup_style", f"{message} {given_.lr_scheduler_type}: keep the second")
+    if len(given_.betas) != 2 or not all(0 <= beta < 1 for beta in given_.betas):
+        yield Problem(f"{key}.betas", f"{key}.betas={given_.betas} are refused: use two numbers from 0 to below 1")
+    total = schedule_steps(config)
+    if total is not None and given_.lr_warmup_steps >= total:
+        message = f"{key}.lr_warmup_steps={given_.lr_warmup_steps} leaves nothing of {total} steps: use fewer"
+        yield Problem(f"{key}.lr_warmup_steps", message)
 
 
-def _given(config: RunConfig, key: str) -> Any:
-    found: Any = config.trainer.trainer_config
-    for part in split(key):
-        found = found.get(part) if isinstance(found, dict) else None
-    return found
+def _the_schedule_has_an_end(config: RunConfig) -> Iterator[Problem]:
+    """A trainer that is started apart from the tasks cannot count them."""
+    counts_rows = config.mode == "both" or config.experience_source == "rows"
+    if counts_rows or config.mode != "train" or schedule_steps(config) is not None:
+        return
+    for asked in who_needs_a_total(config):
+        message = (
+            f"{asked} needs the number of steps: set buffer.total_steps, or algorithm.optimizer.total_training_steps"
+        )
+        yield Problem(asked.partition("=")[0], message)
 
 
-def _is_number(value: object, whole: bool) -> bool:
-    return isinstance(value, int if whole else int | float) and not isinstance(value, bool)
+def _advice(each: Said) -> str:
+    """The nearest key of veRL's, at its place or anywhere."""
+    *way, name = each.written.split(".")
+    above = ".".join(way)
+    here = nearest(name, SECTIONS.get(_canonical(above), {}))
+    if here:
+        return f"did you mean {above}.{here}?"
+    places = {field: section for section, fields in reversed(SECTIONS.items()) for field in fields}
+    places |= {moved.rpartition(".")[2]: moved.rpartition(".")[0] for moved in MOVED}
+    found = name if name in places else nearest(name, places, likeness=0.8)
+    return f"did you mean {places[found]}.{found}?" if found else "leave it out"
+
+
+def _canonical(section: str) -> str:
+    return MOVED.get(section, section)
+
+
+def _problem(each: Said, message: str) -> Problem:
+    return Problem(each.place, f"{each.place}{message}")
 
 
 TRAINER_CHECKS: tuple[Callable[[RunConfig], Iterator[Problem]], ...] = (
-    _numbers_of_verl_are_large_enough,
-    _the_schedule_of_the_critic_is_known,
-    _warmup_is_given_once,
+    _keys_of_verl_are_known,
+    _keys_are_verls_to_give,
+    _values_are_of_their_kind,
+    _names_of_one_thing_agree,
+    _places_agree,
+    _checkpoints_can_be_resumed,
+    _the_cpu_can_attend,
+    _the_engine_can_do_both,
     _only_a_critic_warms_up,
+    _the_schedule_is_possible,
+    _the_schedule_has_an_end,
 )

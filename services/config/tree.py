@@ -16,6 +16,7 @@ from services.inference.config import InferenceModelConfig, ModelConfig, Samplin
 from services.monitor.config import MonitorConfig
 from services.rollout.config import (
     DEFAULT_WORKFLOW,
+    REWARD_MODEL_WORKFLOW,
     BufferConfig,
     DataProcessorConfig,
     RowPipelineConfig,
@@ -139,6 +140,21 @@ class RunConfig(Section):
         return self.train_batch_size - self.expert_batch_size
 
     @property
+    def fresh_batch_size(self) -> int:
+        """Of those, the experiences that no step before has had: where experiences are used again, what a released
+        batch owes, else all."""
+        made = self.batch_size * self.repeat_times
+        return min(made, self.usual_batch_size) if self.may_reuse else self.usual_batch_size
+
+    @property
+    def may_reuse(self) -> bool:
+        """Whether the configuration asks for training on experiences more than once."""
+        buffer = self.buffer.trainer_input.experience_buffer
+        asked = buffer.replay_buffer if buffer else None
+        is_asked = asked is not None and asked.enable and asked.reuse_cooldown_time is not None
+        return is_asked and self.experience_source != "rows"
+
+    @property
     def mixing(self) -> Mixing | None:
         """How expert data is mixed in; None where none is."""
         strategy = self.algorithm.sample_strategy or self.algorithm_type.sample_strategy
@@ -200,7 +216,7 @@ class RunConfig(Section):
         """The auxiliary models, named, with what they leave unset taken from `model`.
 
         Without a `max_model_len` of its own, a model has room for a prompt, a response, and the token that an engine
-        samples in order to give their log-probs.
+        samples in order to give their log-probs; a classifier, whose tokens are other ones, for what it was made for.
         """
         shared: dict[str, object] = {
             key: getattr(self.model, INHERITED_FROM_MODEL[key]) for key in INHERITED_BY_AUXILIARY_MODELS
@@ -210,16 +226,10 @@ class RunConfig(Section):
             model.model_copy(
                 update={"name": model.known_as}
                 | {key: value for key, value in shared.items() if getattr(model, key) is None}
+                | ({"max_model_len": model.max_model_len} if model.runner == "pooling" else {})
             )
             for model in self.explorer.auxiliary_models
         ]
-
-    def auxiliary_shares(self, model: InferenceModelConfig) -> int:
-        """How many explorers and evaluators of one launcher have an engine of `model` on the same GPUs."""
-        if self.cluster.gpu_per_node == 0:
-            return 1
-        sharing = self.explorer.rollout_model.engine_num + bool(self.eval_tasksets)
-        return -(-sharing // max(1, model.engine_num))
 
     @property
     def inherited_by_rollout_model(self) -> dict[str, object]:
@@ -295,6 +305,12 @@ class RunConfig(Section):
         pipeline = self.data_processor.task_pipeline
         return pipeline.of(taskset) if pipeline else None
 
+    def _workflow_without_name(self, taskset: TasksetConfig) -> str:
+        """A reward model gives the reward where the run has one, and neither a workflow nor a reward is named."""
+        reward = taskset.default_reward_fn_type or self.buffer.explorer_input.default_reward_fn_type
+        is_scored = reward is None and any(model.may_score for model in self.explorer.auxiliary_models)
+        return REWARD_MODEL_WORKFLOW if is_scored else DEFAULT_WORKFLOW
+
     def _complete(self, taskset: TasksetConfig, name: str, *, is_eval: bool) -> TasksetConfig:
         shared = self.buffer.explorer_input
         workflow = taskset.default_workflow_type or shared.default_workflow_type
@@ -306,7 +322,7 @@ class RunConfig(Section):
                 "name": name,
                 "is_eval": is_eval,
                 "repeat_times": repeat_times,
-                "default_workflow_type": workflow or DEFAULT_WORKFLOW,
+                "default_workflow_type": workflow or self._workflow_without_name(taskset),
                 "default_reward_fn_type": taskset.default_reward_fn_type or shared.default_reward_fn_type,
                 "data_selector": taskset.task_selector or taskset.data_selector,
                 "task_pipeline": taskset.task_pipeline or (None if is_eval else self._pipeline_of(taskset)),

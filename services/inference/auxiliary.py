@@ -20,11 +20,22 @@ class AuxiliaryFailed(RuntimeError):
         super().__init__(f"auxiliary model {name!r}: {reason}")
 
 
+def no_reward_model(name: str) -> AuxiliaryFailed:
+    """What a model that generates text says when it is asked for a score."""
+    return AuxiliaryFailed(
+        name, "it generates text and scores nothing: name a sequence classifier, or set runner: pooling where it is one"
+    )
+
+
 class AuxiliaryModel(Protocol):
     """A model that workflows may ask. Many may ask at once."""
 
     @property
     def name(self) -> str: ...
+
+    @property
+    def is_classifier(self) -> bool:
+        """Whether it scores conversations, as a reward model does, rather than answering them."""
 
     async def chat(
         self,
@@ -37,7 +48,14 @@ class AuxiliaryModel(Protocol):
         """The answer to a conversation. What is None is as the model is configured.
 
         Raises:
-            AuxiliaryFailed: there is no answer, after all tries.
+            AuxiliaryFailed: there is no answer, after all tries, or the model is a classifier.
+        """
+
+    async def score(self, messages: Messages) -> float:
+        """The raw score of a conversation, its last message included: what a reward model's one label puts out.
+
+        Raises:
+            AuxiliaryFailed: the model is no reward model, or the conversation is too long for it.
         """
 
     async def logprobs(self, prompt_ids: Sequence[int], response_ids: Sequence[int]) -> npt.NDArray[np.float32]:
@@ -88,6 +106,10 @@ class EngineModel:
         return self._engine
 
     @property
+    def is_classifier(self) -> bool:
+        return False
+
+    @property
     def defaults(self) -> Defaults:
         return self._defaults
 
@@ -128,6 +150,9 @@ class EngineModel:
             repetition_penalty=defaults.repetition_penalty,
         )
         return (await engine.sample(prompt_ids, sampling)).text
+
+    async def score(self, messages: Messages) -> float:
+        raise no_reward_model(self._name)
 
     async def logprobs(self, prompt_ids: Sequence[int], response_ids: Sequence[int]) -> npt.NDArray[np.float32]:
         tokens = len(prompt_ids) + len(response_ids)

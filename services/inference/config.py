@@ -1,10 +1,13 @@
 """What may change about models: which weights, how long texts may be, how they are sampled."""
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
 from services.config.section import Section
+
+Runner = Literal["auto", "generate", "pooling"]
+"""As in vLLM: `pooling` is a classifier, which scores; `auto` is found out from the model's own configuration."""
 
 
 class GenerationConfig(Section):
@@ -31,8 +34,12 @@ class Sampling(GenerationConfig):
     n: int
 
 
+LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""Those that vLLM has room for."""
+
+
 class LoRAConfig(Section):
-    """One low-rank adapter of the rollout model."""
+    """The low-rank adapter that is trained in place of the model's own weights. With a `path` it begins from that."""
 
     name: str | None = None
     path: str | None = None
@@ -40,8 +47,8 @@ class LoRAConfig(Section):
     lora_rank: int = 32
     lora_alpha: int = 32
     lora_dtype: str = "auto"
-    target_modules: str = "all-linear"
-    exclude_modules: str | None = None
+    target_modules: str | list[str] = "all-linear"
+    exclude_modules: str | list[str] | None = None
     is_dummy: bool = False
 
 
@@ -94,6 +101,11 @@ class ModelConfig(Section):
     tinker: TinkerConfig = TinkerConfig()
     external_model: ExternalModelConfig = ExternalModelConfig()
 
+    @property
+    def lora(self) -> LoRAConfig | None:
+        """The adapter that is trained, if any."""
+        return self.lora_configs[0] if self.lora_configs else None
+
 
 class InferenceModelConfig(Section):
     """The engines of one model (rollout or auxiliary); what is unset comes from `model`."""
@@ -102,6 +114,7 @@ class InferenceModelConfig(Section):
     name: str | None = None
     trust_remote_code: bool = False
     engine_type: str = "vllm"
+    runner: Runner = "auto"
     engine_num: int = 1
     tensor_parallel_size: int = 1
     data_parallel_size: int = 1
@@ -168,6 +181,16 @@ class InferenceModelConfig(Section):
     def gpus(self) -> int:
         """GPUs that all engines of this model take together."""
         return self.engine_num * self.gpus_per_engine
+
+    @property
+    def is_local(self) -> bool:
+        """Whether its engine is one of ours, which loads `model_path`."""
+        return self.engine_type != "fake" and not self.external_model_config.enable
+
+    @property
+    def may_score(self) -> bool:
+        """Whether it is a reward model, or, where its own configuration is not here to be read, may be one."""
+        return self.runner == "pooling" or (self.runner == "auto" and self.is_local)
 
     @property
     def known_as(self) -> str:

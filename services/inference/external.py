@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from services.inference.auxiliary import AuxiliaryFailed, Defaults
+from services.inference.auxiliary import AuxiliaryFailed, Defaults, no_reward_model
 from services.inference.chat_layout import Messages
 from services.inference.config import ExternalModelConfig
 
@@ -23,7 +23,15 @@ class ExternalModel:
     """Asked over HTTP. Overload and broken connections are tried again, `RETRIES` times with growing pauses."""
 
     def __init__(
-        self, name: str, *, model_name: str, base_url: str, api_key: str, defaults: Defaults, retries: int = RETRIES
+        self,
+        name: str,
+        *,
+        model_name: str,
+        base_url: str,
+        api_key: str,
+        defaults: Defaults,
+        retries: int = RETRIES,
+        is_classifier: bool = False,
     ) -> None:
         self._name = name
         self._model_name = model_name
@@ -31,10 +39,13 @@ class ExternalModel:
         self._api_key = api_key
         self._defaults = defaults
         self._retries = retries
+        self._is_classifier = is_classifier
         self._client: AsyncOpenAI | None = None
 
     @classmethod
-    def configured(cls, config: ExternalModelConfig, defaults: Defaults, name: str | None = None) -> "ExternalModel":
+    def configured(
+        cls, config: ExternalModelConfig, defaults: Defaults, name: str | None = None, is_classifier: bool = False
+    ) -> "ExternalModel":
         """The model that `config` names; address and key come from the environment variables that it names.
 
         Raises:
@@ -49,11 +60,22 @@ class ExternalModel:
                 known_as, f"the environment variable {config.base_url_env} is not set: set it to the server's address"
             )
         api_key = os.environ.get(config.api_key_env) or "EMPTY"
-        return cls(known_as, model_name=config.model_name, base_url=base_url, api_key=api_key, defaults=defaults)
+        return cls(
+            known_as,
+            model_name=config.model_name,
+            base_url=base_url,
+            api_key=api_key,
+            defaults=defaults,
+            is_classifier=is_classifier,
+        )
 
     @property
     def name(self) -> str:
         return self._name
+
+    @property
+    def is_classifier(self) -> bool:
+        return self._is_classifier
 
     async def start(self) -> None:
         self._opened()
@@ -88,6 +110,34 @@ class ExternalModel:
         if content is None:
             raise AuxiliaryFailed(self._name, f"{self._base_url} answered without a text")
         return content
+
+    async def score(self, messages: Messages) -> float:
+        """By vLLM's endpoint `/classify`, which lays the conversation out by the model's chat template."""
+        if not self._is_classifier:
+            raise no_reward_model(self._name)
+        from openai import OpenAIError
+
+        address = f"{self._base_url.rstrip('/').removesuffix('/v1')}/classify"
+        asked = {
+            "model": self._model_name,
+            "messages": [dict(message) for message in messages],
+            "add_generation_prompt": False,
+            "use_activation": False,
+        }
+        try:
+            answer: Any = await self._opened().post(address, body=asked, cast_to=object)
+        except OpenAIError as error:
+            raise self._failed(error) from error
+        return self._label_of(answer)
+
+    def _label_of(self, answer: Any) -> float:
+        try:
+            (given,) = answer["data"]
+            (score,) = given["probs"]
+        except (KeyError, TypeError, ValueError):
+            told = f"{self._base_url} did not answer /classify with one score: serve a classifier of one label by vLLM"
+            raise AuxiliaryFailed(self._name, told) from None
+        return float(score)
 
     async def logprobs(self, prompt_ids: Sequence[int], response_ids: Sequence[int]) -> npt.NDArray[np.float32]:
         """By `prompt_logprobs` of vLLM's completions endpoint, which takes token ids."""

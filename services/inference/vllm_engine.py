@@ -6,11 +6,8 @@ weights give it in its whole context.
 """
 
 import asyncio
-import os
-import threading
 import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -20,14 +17,11 @@ import structlog
 
 from schemas.weights import WeightVersion
 from services.inference.engine import Completion, EngineDied, EngineLoad, Heard, Sampling, Tokenizer
-from services.inference.orphans import OWNER
+from services.inference.vllm_lora import LoraSettings, adapter_request, assert_kind, lora_arguments
+from services.inference.vllm_process import launching
+from services.inference.weights import WeightsUnusable
 
 log = structlog.get_logger()
-
-VISIBLE = "CUDA_VISIBLE_DEVICES"
-
-_ENVIRONMENT = threading.Lock()
-"""Engines of one process start one after the other: each reads the environment, and measures what memory is free."""
 
 _EXTENSION = "services.inference.vllm_extension.WeightLoading"
 
@@ -37,7 +31,8 @@ class VllmSettings:
     """What an engine is started with. `extra` goes to vLLM's `AsyncEngineArgs` as it is.
 
     An engine whose weights are `is_fixed` samples with those that it was started with, as version 0. `devices` are the
-    GPUs that it may see, in the form of `CUDA_VISIBLE_DEVICES`; None leaves the process's own.
+    GPUs that it may see, in the form of `CUDA_VISIBLE_DEVICES`; None leaves the process's own. With `lora` versions
+    are adapters on the weights at `model_path`.
     """
 
     model_path: str
@@ -54,6 +49,7 @@ class VllmSettings:
     cpu_threads: int | None = None
     is_fixed: bool = False
     devices: str | None = None
+    lora: LoraSettings | None = None
     extra: dict[str, Any] = field(default_factory=dict)
 
 
@@ -65,6 +61,7 @@ class VllmEngine:
         self._llm: Any = None
         self._tokenizer: Tokenizer | None = None
         self._weights: WeightVersion | None = None
+        self._adapter: Any = None
         self._requests = 0
         self._tokens_sampled = 0
         self._loading = asyncio.Lock()
@@ -83,15 +80,17 @@ class VllmEngine:
         """Load the model in a thread: the heartbeat goes on meanwhile, which may take a minute."""
         await asyncio.to_thread(self._start)
         if self._settings.is_fixed:
+            lora = self._settings.lora
+            if lora is not None and lora.path is not None:
+                await self._put(lora.path)
             self._weights = WeightVersion()
             await self._llm.update_weight_version(str(self._weights.version))
 
     def _start(self) -> None:
-        with _ENVIRONMENT, _devices(self._settings.devices):
+        with launching(self._settings.devices, self._settings.kv_cache_gib, self._settings.cpu_threads):
             self._launch()
 
     def _launch(self) -> None:
-        _set_environment(self._settings)
         from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.v1.engine.async_llm import AsyncLLM
 
@@ -112,7 +111,10 @@ class VllmEngine:
         try:
             result = None
             async for output in self._llm.generate(
-                {"prompt_token_ids": list(prompt_ids)}, params, request_id=uuid.uuid4().hex
+                {"prompt_token_ids": list(prompt_ids)},
+                params,
+                request_id=uuid.uuid4().hex,
+                lora_request=self._adapter,
             ):
                 result = output
                 if heard is not None:
@@ -134,14 +136,28 @@ class VllmEngine:
         return _given_logprobs(output.prompt_logprobs, tokens, len(prompt_ids))
 
     async def load(self, directory: str, weights: WeightVersion) -> None:
+        assert_kind(directory, self._settings.model_path, self._settings.lora)
         async with self._loading:
             await self._llm.pause_generation(mode="keep", clear_cache=True)
             try:
-                await self._llm.collective_rpc("load_announced", args=(directory,))
+                await self._put(directory)
                 await self._llm.update_weight_version(str(weights.version))
                 self._weights = weights
             finally:
                 await self._llm.resume_generation()
+
+    async def _put(self, directory: str) -> None:
+        """In the place of the present weights: whole ones, or another adapter on the same base."""
+        lora = self._settings.lora
+        if lora is None:
+            await self._llm.collective_rpc("load_announced", args=(directory,))
+        elif directory != self._settings.model_path:
+            if self._adapter is None and self._requests:
+                raise WeightsUnusable(f"{self._requests} requests in flight sample the base: they would go on with it")
+            await self._llm.add_lora(adapter_request(lora, directory, replaces=True))
+            self._adapter = adapter_request(lora, directory)
+        elif self._adapter is not None:
+            raise WeightsUnusable(f"{directory} cannot take the place of an adapter: restart the engine")
 
     def load_now(self) -> EngineLoad:
         return EngineLoad(requests=self._requests, tokens_sampled=self._tokens_sampled)
@@ -150,31 +166,6 @@ class VllmEngine:
         if self._llm is not None:
             self._llm.shutdown()
             self._llm = None
-
-
-@contextmanager
-def _devices(devices: str | None) -> Iterator[None]:
-    """Engine processes that are started within see `devices` alone."""
-    before = os.environ.get(VISIBLE)
-    if devices is not None:
-        os.environ[VISIBLE] = devices
-    try:
-        yield
-    finally:
-        if devices is not None:
-            os.environ.pop(VISIBLE)
-            if before is not None:
-                os.environ[VISIBLE] = before
-
-
-def _set_environment(settings: VllmSettings) -> None:
-    """vLLM reads these when it is imported. What the user has set stays."""
-    os.environ[OWNER] = str(os.getpid())
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
-    os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", str(settings.kv_cache_gib))
-    os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
-    if settings.cpu_threads is not None:
-        os.environ.setdefault("OMP_NUM_THREADS", str(settings.cpu_threads))
 
 
 def _engine_arguments(settings: VllmSettings) -> dict[str, Any]:
@@ -192,6 +183,7 @@ def _engine_arguments(settings: VllmSettings) -> dict[str, Any]:
         "worker_extension_cls": _EXTENSION,
         "logprobs_mode": "processed_logprobs",
         "disable_log_stats": True,
+        **lora_arguments(settings.lora),
     }
     return {**arguments, **settings.extra}
 

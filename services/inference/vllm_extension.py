@@ -1,5 +1,7 @@
 """What runs inside vLLM's worker: loading announced weights so that *every* layer computes with them.
 
+An adapter vLLM loads by itself; on the CPU its layers are ours.
+
 A CPU engine prepacks the output head. A model that ties its embeddings keeps the old packed copy after vLLM's own
 reload, and would sample from a mixture of two versions; so the head is tied and packed anew.
 """
@@ -32,3 +34,9 @@ def _is_cpu() -> bool:
     from vllm.platforms import current_platform
 
     return bool(current_platform.is_cpu())
+
+
+if _is_cpu():
+    from services.inference.vllm_cpu_lora import use_one_adapter
+
+    use_one_adapter()

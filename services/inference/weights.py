@@ -4,6 +4,7 @@ import hashlib
 from pathlib import Path
 
 from schemas.weights import FileDigest, WeightsAnnounced
+from services.inference.layers import ADAPTER_CONFIG
 
 _BLOCK_BYTES = 1 << 22
 
@@ -19,6 +20,11 @@ def digest(path: Path) -> FileDigest:
         while block := file.read(_BLOCK_BYTES):
             hasher.update(block)
     return FileDigest(name=path.name, size_bytes=path.stat().st_size, sha256=hasher.hexdigest())
+
+
+def holds_adapter(directory: Path) -> bool:
+    """Whether the weights are a low-rank adapter in PEFT's layout, rather than those of a whole model."""
+    return (directory / ADAPTER_CONFIG).is_file()
 
 
 def verified(announced: WeightsAnnounced) -> Path:

@@ -14,7 +14,7 @@ from pathlib import Path
 import structlog
 
 from schemas.reports import ServiceName
-from services.runtime.host import EXIT_SUPERSEDED
+from services.runtime.host import EXIT_SUPERSEDED, EXIT_UNCORRECTED
 
 log = structlog.get_logger()
 
@@ -46,7 +46,7 @@ class ChildPlan:
 
 
 class ChildFailed(Exception):
-    """A service that failed again and again, quickly."""
+    """A service that failed again and again, quickly, or that said that it would."""
 
 
 class Child:
@@ -72,7 +72,7 @@ class Child:
         """Run the service until it ends well or `stop` is called; start it again when it crashes.
 
         Raises:
-            ChildFailed: it crashed several times in quick succession.
+            ChildFailed: it crashed several times in quick succession, or needs a correction first.
         """
         while not self._stopping:
             started = time.monotonic()
@@ -82,6 +82,11 @@ class Child:
             if status == EXIT_SUPERSEDED:
                 log.error("service_superseded", service=self.plan.name, log=str(self.plan.log_path))
                 return
+            if status == EXIT_UNCORRECTED:
+                raise ChildFailed(
+                    f"{self.plan.name} cannot go on before this is corrected; the same command goes on then. "
+                    f"The end of {self.plan.log_path}:\n{self._tail()}"
+                )
             await self._count_failure(status, time.monotonic() - started)
             pause_s = min(_LONGEST_PAUSE_S, 2.0 ** (self._quick_failures - 1))
             log.warning("service_restarting", service=self.plan.name, status=status, pause_s=pause_s)

@@ -1,51 +1,65 @@
-"""Which GPUs each service of this machine may see. Pure.
+"""Which services run on which node, and which GPUs each may see. Pure.
 
-Explorers take theirs first, one engine after the other; the evaluator shares those of the first explorer (each
-engine then takes half of `gpu_memory_utilization`). Auxiliary models come next: every explorer and the evaluator have
-an engine of each, so the k-th of these services takes the GPUs of engine `k mod engine_num` of the model, and those on
-the same GPUs share the memory. The trainer has the rest (`cluster`, as in Trinity-RFT). Where there is no GPU nothing
-is said.
+Where there is no GPU, or one node, all run here. On several, each launcher starts the part of its node
+(`cluster.node_rank`): explorers and the trainer where their GPUs are, the evaluator beside the first explorer, the
+others on node 0. Who has which GPU is said in `services.config.allocation`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from schemas.reports import ServiceName
+from services.config.allocation import Allocation, Gpu, allocation
 from services.config.tree import RunConfig
 
+PARTED_MODES = ("both", "explore", "serve")
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+Named = tuple[ServiceName, str]
 
 
-def devices(config: RunConfig, services: list[tuple[ServiceName, str]]) -> dict[str, str]:
-    """`CUDA_VISIBLE_DEVICES` for each service, by its name."""
+def of_this_node(config: RunConfig, services: list[Named]) -> list[Named]:
+    """The services that this node's launcher starts."""
+    cluster = config.cluster
+    if cluster.gpu_per_node == 0 or cluster.node_num < 2 or config.mode not in PARTED_MODES:
+        return services
+    found = allocation(config)
+    nodes = {named: _node(found, named[0], number) for named, number in _numbered(services)}
+    return [named for named in services if nodes[named] == cluster.node_rank]
+
+
+def devices(config: RunConfig, services: list[Named]) -> dict[str, str]:
+    """`CUDA_VISIBLE_DEVICES` for each of all services, by its name.
+
+    A trainer of several nodes has its GPUs by Ray, which was started on each of them, and is told none here.
+    """
     if config.cluster.gpu_per_node == 0:
         return {}
-    model = config.explorer.rollout_model
-    per_engine = model.gpus // model.engine_num
+    found = allocation(config)
     visible: dict[str, str] = {}
-    samplers = 0
-    for service, name in services:
+    for (service, name), number in _numbered(services):
         if service in ("explorer", "evaluator"):
-            place = samplers if service == "explorer" else 0
-            own = range(place * per_engine, (place + 1) * per_engine)
-            visible[name] = _list([*own, *_auxiliary(config, samplers)])
-            samplers += 1
-        elif service == "trainer" and config.mode == "both":
-            visible[name] = _list(range(config.explorer_gpus, config.cluster.gpu_per_node))
+            visible[name] = _list(found.of_sampler(number))
+        elif service == "trainer" and config.mode == "both" and len(found.ranks_of_nodes) == 1:
+            visible[name] = _list(found.trainer)
         elif service in ("synchronizer", "monitor"):
             visible[name] = ""
     return visible
 
 
-def _auxiliary(config: RunConfig, sampler: int) -> list[int]:
-    """The GPUs of the auxiliary engines of one explorer or evaluator, in the order of the models."""
-    first = config.explorer.rollout_model.gpus
-    chosen: list[int] = []
-    for model in config.explorer.auxiliary_models:
-        begin = first + (sampler % model.engine_num) * model.gpus_per_engine
-        chosen.extend(range(begin, begin + model.gpus_per_engine))
-        first += model.gpus
-    return chosen
+def _numbered(services: list[Named]) -> Iterator[tuple[Named, int]]:
+    """The services, those that sample with their numbers among them."""
+    samplers = 0
+    for named in services:
+        yield named, samplers
+        samplers += named[0] in ("explorer", "evaluator")
 
 
-def _list(devices: Iterable[int]) -> str:
-    return ",".join(str(device) for device in devices)
+def _node(found: Allocation, service: ServiceName, number: int) -> int:
+    if service in ("explorer", "evaluator"):
+        gpus: tuple[Gpu, ...] = found.of_sampler(number)
+    else:
+        gpus = found.trainer if service == "trainer" else ()
+    return gpus[0][0] if gpus else 0
+
+
+def _list(gpus: Iterable[Gpu]) -> str:
+    return ",".join(str(number) for _, number in gpus)

@@ -5,6 +5,7 @@ import contextlib
 import json
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +14,24 @@ import yaml
 from rich.console import Console
 
 from bus.errors import BusError
+from bus.permissions import Role
 from bus.port import Bus
 from bus.server import LocalServer
 from schemas.state import RunDeclared, TrainProgress
-from services.account.replayed import replay_lines, summarize_replay
+from services.account.replayed import replay_lines, summarize_replay, trained_again
 from services.account.rows import rows_lines, summarize_rows
 from services.account.snapshot import snapshot
 from services.account.summary import summarize
+from services.config.derivation import explain_gpus
 from services.config.errors import ConfigError, Problem
+from services.config.secrets import shareable
 from services.config.tree import RunConfig
 from services.launcher.child import Child, ChildFailed
 from services.launcher.plans import plans
+from services.launcher.schedule import with_schedule
 from services.launcher.view import watch
 from services.runtime.bus_access import forget_address, join, known_url, leave_address, local_server
+from services.runtime.context import LAUNCHED_AT
 from services.runtime.durable import write_file
 from services.runtime.keys import DECLARED, TRAIN
 
@@ -58,20 +64,26 @@ def prepared(config: RunConfig) -> RunConfig:
     return config.model_copy(update={"name": name})
 
 
-async def launch(config: RunConfig, console: Console) -> int:
-    """Start the services of `config.mode`, show progress until they end, and write the summary.
+async def launch(config: RunConfig, console: Console, from_step: int | None = None) -> int:
+    """Start the services of `config.mode`, show progress until they end, and write the summary. With `from_step`, the
+    trainer first goes back to that step.
 
     Returns the exit status: 0 for a finished run, 1 when a service failed for good, 130 when it was interrupted.
     """
     started_at = time.time()
     config.run_dir.mkdir(parents=True, exist_ok=True)
+    config = await asyncio.to_thread(with_schedule, config)
+    for line in explain_gpus(config):
+        console.print(line, highlight=False, soft_wrap=True)
     server = await _own_bus(config)
     try:
         bus = await join(config, "launcher")
         await _declare(config, bus)
+        if from_step is not None:
+            await _go_back(config, from_step)
         status = await _supervised(config, bus, server, console)
         _off_interrupt()
-        if config.mode not in ("explore", "serve"):
+        if config.mode not in ("explore", "serve") and config.cluster.node_rank == 0:
             await _summarize_in_time(config, bus, started_at, console, None if status == 0 else _SUMMARY_S)
         await bus.close()
         return status
@@ -93,15 +105,31 @@ async def _own_bus(config: RunConfig) -> LocalServer | None:
 
 
 async def _declare(config: RunConfig, bus: Bus) -> None:
-    plain = config.model_dump(mode="json")
     if await bus.get(DECLARED) is None:
+        plain = shareable(config)
         declared = RunDeclared(run=bus.run, run_dir=str(config.run_dir), config=plain, declared_at=time.time())
         await bus.put(DECLARED, declared)
 
 
+async def _go_back(config: RunConfig, step: int) -> None:
+    """As the trainer: nobody else may say which trainer's steps count."""
+    from services.trainer.committing import CannotResume
+    from services.trainer.rewinding import CannotGoBack, go_back
+
+    bus = await join(config, "launcher", Role.TRAINER)
+    try:
+        await go_back(bus, config.run_dir, step, frees=config.experience_source == "stream")
+    except (CannotGoBack, CannotResume) as error:
+        raise ConfigError(f"--from-step {step}", [Problem("", str(error))]) from error
+    finally:
+        await bus.close()
+
+
 async def _supervised(config: RunConfig, bus: Bus, server: LocalServer | None, console: Console) -> int:
     """Run the children to their end. Ctrl-C or SIGTERM drains them; a second one ends them at once."""
-    children = [Child(plan, lambda: _trained(bus)) for plan in plans(config, _write_config(config))]
+    launched = {LAUNCHED_AT: str(time.time())}
+    planned = [replace(plan, environment=plan.environment | launched) for plan in plans(config, _write_config(config))]
+    children = [Child(plan, lambda: _trained(bus)) for plan in planned]
     interrupted = _on_interrupt()
     watching = asyncio.create_task(_watch(bus, console))
     keeping = asyncio.create_task(_keep_bus(server))
@@ -113,7 +141,8 @@ async def _supervised(config: RunConfig, bus: Bus, server: LocalServer | None, c
         await _drain(children, interrupted)
         return 130
     except ChildFailed as error:
-        console.print(f"[red]error:[/red] {error}", highlight=False)
+        console.print("[red]error:[/red]", end=" ")
+        console.print(str(error), markup=False, highlight=False, soft_wrap=True)
         await _drain(children, interrupted)
         return 1
     finally:
@@ -197,6 +226,7 @@ def _write_config(config: RunConfig) -> Path:
     """
     is_alone = config.mode == "both" or config.experience_source in ("rows", "store")
     suffix = "" if is_alone else f".{config.mode}-{config.explorer.name}"
+    suffix += f".node{config.cluster.node_rank}" if config.cluster.node_rank else ""
     path = config.run_dir / f"{CONFIG_FILE.removesuffix('.yaml')}{suffix}.yaml"
     settled = config.model_dump(mode="json", exclude_unset=True)
     settled |= {"continue_from_checkpoint": True, "checkpoint_job_dir": str(config.run_dir)}
@@ -241,10 +271,16 @@ def summary_lines(summary: dict[str, Any]) -> list[str]:
         f"{summary['run']}: {summary['phase']} after {summary['steps']} steps in {summary['wall_s']:.0f} s",
         f"tasks: {tasks['released']} released, {tasks['answered']} answered, {tasks['quarantined']} quarantined",
         f"experiences: {experiences['published']} published, {experiences['trained']} trained, "
+        + trained_again(experiences)
         + "".join(f"{count} filtered ({rule}), " for rule, count in sorted(experiences["filtered"].items()))
         + f"{experiences['waiting']} waiting, {experiences['duplicates']} duplicates, {experiences['lost']} lost",
         f"tokens: {tokens['sampled']} sampled, {tokens['trained']} trained",
     ]
+    if summary["answers_to_truncated_prompts"]:
+        lines.append(
+            f"prompts: {summary['answers_to_truncated_prompts']} answers were to prompts longer than "
+            "model.max_prompt_tokens: nothing is learned from them"
+        )
     for evaluation in summary["evaluations"]:
         means = {name: value for name, value in sorted(evaluation["metrics"].items()) if "/mean@" in name}
         scores = ", ".join(f"{name} {value:.3f}" for name, value in means.items())

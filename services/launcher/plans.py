@@ -5,7 +5,7 @@ from pathlib import Path
 from schemas.reports import ServiceName
 from services.config.tree import RunConfig
 from services.launcher.child import MOST_QUICK_FAILURES, ChildPlan
-from services.launcher.devices import VISIBLE, devices
+from services.launcher.devices import VISIBLE, devices, of_this_node
 
 
 def plans(config: RunConfig, config_path: Path) -> list[ChildPlan]:
@@ -44,7 +44,7 @@ def plans(config: RunConfig, config_path: Path) -> list[ChildPlan]:
             {VISIBLE: visible[name]} if name in visible else {},
             _most_failures(service, config),
         )
-        for service, name in chosen
+        for service, name in of_this_node(config, chosen)
     ]
 
 

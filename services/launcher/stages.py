@@ -19,7 +19,10 @@ from services.account.snapshot import snapshot
 from services.config.derive import resolved
 from services.config.errors import ConfigError, Problem
 from services.config.load import Loaded
+from services.config.lora_constraints import the_beginning_fits
 from services.config.tree import RunConfig
+from services.inference.config import ModelConfig
+from services.inference.weights import holds_adapter
 from services.launcher.launch import NOW, is_used, launch
 from services.runtime.bus_access import join_for_reading, known_url, settings, store_of
 
@@ -90,11 +93,29 @@ async def current(stages: Sequence[Loaded]) -> Place:
 
 
 def from_model(stage: Loaded, model: Path | None) -> RunConfig:
-    """The configuration of a stage that begins from the weights in `model`; None: from those that it names itself."""
+    """The configuration of a stage that begins from the weights in `model`; None: from those that it names itself.
+
+    Raises:
+        ConfigError: the weights are an adapter that does not fit the stage.
+    """
     if model is None:
         return stage.config
-    section = stage.given.model.model_copy(update={"model_path": str(model)})
-    return resolved(stage.given.model_copy(update={"model": section}))
+    config = resolved(stage.given.model_copy(update={"model": _begun(stage.given, model)}))
+    problems = list(the_beginning_fits(config))
+    if problems:
+        raise ConfigError(config.run_name, problems)
+    return config
+
+
+def _begun(given: RunConfig, weights: Path) -> ModelConfig:
+    if not holds_adapter(weights):
+        return given.model.model_copy(update={"model_path": str(weights)})
+    lora = given.model.lora
+    if lora is None:
+        key = "model.lora_configs"
+        message = f"{key} is missing: the stage before has trained an adapter, which this one has to go on with"
+        raise ConfigError(given.run_name, [Problem(key, message)])
+    return given.model.model_copy(update={"lora_configs": [lora.model_copy(update={"path": str(weights)})]})
 
 
 async def ending(config: RunConfig) -> Path | None:

@@ -6,7 +6,7 @@ up. What all stores have is told in the run's key-value store, so that the train
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 
 import structlog
 
@@ -15,6 +15,7 @@ from bus.subjects import Stream
 from schemas.experiences import GroupSampled, TaskAbandoned
 from schemas.state import StoreProgress, TrainProgress
 from services.account.table import abandoned_row, row
+from services.monitor.portions import in_thread, portions
 from services.runtime.context import Context
 from services.runtime.keys import STORED, TRAIN
 from services.store.errors import StoreBusy, StoreError
@@ -60,7 +61,7 @@ class Storing:
         gathered: asyncio.Queue[Delivery] = asyncio.Queue(_READ_AHEAD)
         reading = asyncio.create_task(self._read(gathered))
         try:
-            async for portion in _portions(gathered, reading):
+            async for portion in portions(gathered, reading, _IDLE_S, _tokens, _TOKENS_PER_WRITE):
                 await self._write(portion)
         finally:
             reading.cancel()
@@ -71,8 +72,8 @@ class Storing:
         if not self._is_open:
             return
         try:
-            await _in_thread(self._store.settle)
-            await _in_thread(self._store.note_consumed, await self._consumed_below())
+            await in_thread(self._store.settle)
+            await in_thread(self._store.note_consumed, await self._consumed_below())
         except StoreBusy as error:
             log.warning("store_left_behind", store=self._store.place.shown, reason=str(error))
 
@@ -102,7 +103,7 @@ class Storing:
         """Do it, as often as it takes."""
         while True:
             try:
-                await _in_thread(act, *arguments)
+                await in_thread(act, *arguments)
             except StoreBusy as error:
                 self._say(str(error))
                 await asyncio.sleep(_TRY_AGAIN_S)
@@ -199,32 +200,6 @@ def rows_of(delivery: Delivery) -> list[Row]:
     return []
 
 
-async def _in_thread(act: Callable[..., None], *arguments: object) -> None:
-    """Do it in a thread. Who is cancelled meanwhile waits for its end: no two calls of a store meet."""
-    working = asyncio.ensure_future(asyncio.to_thread(act, *arguments))
-    try:
-        await asyncio.shield(working)
-    except asyncio.CancelledError:
-        await asyncio.wait([working])
-        raise
-
-
-async def _portions(gathered: asyncio.Queue[Delivery], reading: asyncio.Task[None]) -> AsyncIterator[list[Delivery]]:
-    """What came together, as one portion to write; an empty one where nothing came for a while."""
-    while True:
-        portion: list[Delivery] = []
-        try:
-            portion.append(await asyncio.wait_for(gathered.get(), _IDLE_S))
-        except TimeoutError:
-            if reading.done():
-                reading.result()
-        tokens = _tokens(portion)
-        while tokens < _TOKENS_PER_WRITE and not gathered.empty():
-            portion.append(gathered.get_nowait())
-            tokens += _tokens(portion[-1:])
-        yield portion
-
-
-def _tokens(portion: Sequence[Delivery]) -> int:
-    groups = [delivery.message for delivery in portion if isinstance(delivery.message, GroupSampled)]
-    return sum(len(experience.tokens) for group in groups for experience in group.experiences)
+def _tokens(delivery: Delivery) -> int:
+    message = delivery.message
+    return sum(len(each.tokens) for each in message.experiences) if isinstance(message, GroupSampled) else 0

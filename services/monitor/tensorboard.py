@@ -1,10 +1,11 @@
 """TensorBoard event files, one run a service, written without torch."""
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from services.monitor.gathering import Point
+from services.monitor.record import Entry
 
 
 class TensorBoardRecord:
@@ -13,25 +14,32 @@ class TensorBoardRecord:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._writers: dict[str, Any] = {}
-        shutil.rmtree(directory, ignore_errors=True)
-        directory.mkdir(parents=True)
 
-    def write(self, points: list[Point]) -> None:
+    @property
+    def shown(self) -> str:
+        return str(self._directory)
+
+    def open(self) -> int:
+        shutil.rmtree(self._directory, ignore_errors=True)
+        self._directory.mkdir(parents=True)
+        return 0
+
+    def write(self, entries: Sequence[Entry]) -> None:
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
 
-        for point in points:
-            summary = Summary(value=[Summary.Value(tag=point.name, simple_value=point.value)])
-            self._writer(point.service).add_event(Event(wall_time=point.at, step=point.step, summary=summary))
-
-    def flush(self) -> None:
+        for entry in entries:
+            writer = self._writer(entry.service)
+            for name, value in entry.values.items():
+                summary = Summary(value=[Summary.Value(tag=name, simple_value=value)])
+                writer.add_event(Event(wall_time=entry.at, step=entry.step, summary=summary))
         for writer in self._writers.values():
             writer.flush()
 
     def close(self) -> None:
-        for writer in self._writers.values():
+        writers, self._writers = self._writers, {}
+        for writer in writers.values():
             writer.close()
-        self._writers.clear()
 
     def _writer(self, service: str) -> Any:
         from tensorboard.summary.writer.event_file_writer import EventFileWriter

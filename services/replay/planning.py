@@ -64,7 +64,7 @@ def replay_config(config: RunConfig, name: str, source: Source, span: Span, mann
 
     Raises:
         ConfigError: the configuration cannot train so.
-        ReplayError: the checkpoint is of another number of ranks.
+        ReplayError: the replay is to be exact, and the checkpoint is of another number of ranks.
     """
     checkpoint = manner.checkpoint
     replay = ReplayConfig(
@@ -87,7 +87,7 @@ def replay_config(config: RunConfig, name: str, source: Source, span: Span, mann
     problems = violations(planned)
     if problems:
         raise ConfigError(planned.run_name, problems)
-    if checkpoint is not None:
+    if checkpoint is not None and manner.is_exact:
         _check_ranks(checkpoint.directory, planned)
     return planned
 
@@ -105,6 +105,6 @@ def _check_ranks(checkpoint: Path, config: RunConfig) -> None:
         match = _SHARD.match(path.name)
         if match and int(match.group(1)) != config.trainer_ranks:
             raise ReplayError(
-                f"{checkpoint} was written by {match.group(1)} ranks, and this run has {config.trainer_ranks}: use as "
-                "many (cluster.trainer_ranks on the CPU), or --fresh to begin from the configured model"
+                f"{checkpoint} was written by {match.group(1)} ranks, and this run has {config.trainer_ranks}, which "
+                "add up in another order: use as many (cluster.trainer_ranks on the CPU)"
             )

@@ -8,6 +8,7 @@ from services.config.section import Section
 from services.inference.config import GenerationConfig
 
 DEFAULT_WORKFLOW = "math_workflow"
+REWARD_MODEL_WORKFLOW = "reward_model_workflow"
 
 
 class FormatConfig(Section):
@@ -42,7 +43,12 @@ class DataSelectorConfig(Section):
 
 
 class ReplayBufferConfig(Section):
-    """Training on an experience more than once."""
+    """Training on an experience more than once, where a step has room for more than is fresh.
+
+    Of the groups that were trained on `reuse_cooldown_time` seconds of stream time ago or before (None: no reuse),
+    those of the highest priority are trained on again: `linear_decay`, `version - decay * uses`, or
+    `decay_limit_randomization`, the same with normal noise of deviation `sigma`, up to `use_count_limit` uses.
+    """
 
     enable: bool = False
     priority_fn: str = "linear_decay"
@@ -113,7 +119,10 @@ class TasksetConfig(_Rows):
 
 
 class ExperienceBufferConfig(_Rows):
-    """The stream between explorers and trainer (`queue`), or a store of ready-made experiences."""
+    """The stream between explorers and trainer (`queue`), or a store of ready-made experiences.
+
+    `capacity` bounds, in experiences, what the replay buffer holds for reuse.
+    """
 
     storage_type: Literal["queue", "sql", "file"] = "queue"
     capacity: int = 10000

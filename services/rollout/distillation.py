@@ -25,8 +25,8 @@ class OnPolicyDistillWorkflow(SimpleWorkflow):
 
     async def episode(self, task: TaskReleased, policy: Policy, position: int) -> Experience:
         sampled = await self.asked(task, policy)
-        if sampled.is_prompt_truncated:
-            return sampled.experience(position, 0.0)
+        if sampled.is_prompt_truncated:  # nothing of it is trained on, and nobody is asked
+            return sampled.experience(position, 0.0, teacher_logprobs=sampled.completion.logprobs)
         teacher = policy.auxiliary_named(task.workflow_args.get("teacher"))
         completion = sampled.completion
         logprobs = await teacher.logprobs(sampled.prompt_ids, completion.token_ids.tolist())

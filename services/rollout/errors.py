@@ -66,11 +66,11 @@ class EpisodeInvalid(RolloutError):
 class AuxiliaryMissing(RolloutError):
     """A workflow needs an auxiliary model that the run does not have."""
 
-    def __init__(self, name: str | None, known: Iterable[str]) -> None:
+    def __init__(self, name: str | None, known: Iterable[str], kind: str = "an auxiliary model") -> None:
         self.name = name
         names = sorted(known)
         if name is None or not names:
-            wanted = "an auxiliary model" if name is None else f"the auxiliary model {name!r}"
+            wanted = kind if name is None else f"the auxiliary model {name!r}"
             super().__init__(f"the workflow needs {wanted}: name it under explorer.auxiliary_models")
         else:
             super().__init__(f"explorer.auxiliary_models has no {name!r}: {nearest(name, names)}")

@@ -118,7 +118,7 @@ class Policy:
 
     @property
     def judge(self) -> AuxiliaryModel:
-        """The first of the auxiliary models.
+        """The first of the auxiliary models that answer.
 
         Raises:
             AuxiliaryMissing: there is none.
@@ -126,14 +126,26 @@ class Policy:
         return self.auxiliary_named(None)
 
     def auxiliary_named(self, name: str | None) -> AuxiliaryModel:
-        """The auxiliary model of that name; the first of all without one.
+        """The auxiliary model of that name; without one, the first that answers, as a reward model does not.
 
         Raises:
             AuxiliaryMissing: there is none.
         """
-        chosen = next(iter(self.auxiliary), None) if name is None else name
+        return self._auxiliary(name, is_classifier=False)
+
+    def reward_model(self, name: str | None = None) -> AuxiliaryModel:
+        """The reward model of that name; the first of them without one.
+
+        Raises:
+            AuxiliaryMissing: there is none.
+        """
+        return self._auxiliary(name, is_classifier=True)
+
+    def _auxiliary(self, name: str | None, *, is_classifier: bool) -> AuxiliaryModel:
+        fit = (each for each, model in self.auxiliary.items() if model.is_classifier == is_classifier)
+        chosen = next(fit, None) if name is None else name
         if chosen is None or chosen not in self.auxiliary:
-            raise AuxiliaryMissing(name, self.auxiliary)
+            raise AuxiliaryMissing(name, self.auxiliary, "a reward model" if is_classifier else "an auxiliary model")
         return self.auxiliary[chosen]
 
     def at(self, position: int) -> Self:

@@ -3,6 +3,9 @@
 `format_args` is a dumped `FormatConfig`.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 from schemas.tasks import TaskReleased
 from services.rollout.config import FormatConfig
 from services.rollout.errors import EpisodeInvalid
@@ -28,8 +31,13 @@ def layout_of(task: TaskReleased) -> FormatConfig:
 
 
 def truth_of(task: TaskReleased) -> str:
-    """What the row holds as the true answer; empty where it holds none."""
-    truth = task.row.get(layout_of(task).response_key)
+    """What the row holds as the true answer; empty where it holds none. `a.b` is the field b of the column a."""
+    key = layout_of(task).response_key
+    truth: Any = task.row.get(key)
+    if truth is None and "." in key:
+        truth = task.row
+        for part in key.split("."):
+            truth = truth.get(part) if isinstance(truth, Mapping) else None
     return "" if truth is None else str(truth)
 
 

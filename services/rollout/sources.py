@@ -51,7 +51,10 @@ def read(name: str, config: TasksetConfig, cache_dir: Path | None) -> tuple[Rows
     except StopIteration:
         raise TasksetError(name, f"{config.path} has no rows") from None
     except (datasets.exceptions.DatasetsError, OSError, ValueError) as error:
-        raise TasksetError(name, f"{config.path} cannot be read: {_described(error.__cause__ or error)}") from error
+        words = _described(error.__cause__ or error)
+        if config.subset_name and "BuilderConfig" in words:
+            words += f"; subset_name={config.subset_name} is none of its parts: leave it out, or name another"
+        raise TasksetError(name, f"{config.path} cannot be read: {words}") from error
     return rows, list(rows.column_names)
 
 

@@ -16,6 +16,7 @@ from services.rollout.gymnasium_environment import (
 from services.rollout.judging import MathRewardModelWorkflow, RubricJudgeExternalWorkflow, RubricJudgeWorkflow
 from services.rollout.multi_turn import MultiTurnWorkflow, RewardPropagationWorkflow, StepWiseRewardWorkflow
 from services.rollout.prompts import BOXED_PROMPT, THINK_PROMPT
+from services.rollout.reward_model import RewardModelWorkflow
 from services.rollout.ruler import MathRulerWorkflow, MathTrainableRulerWorkflow
 from services.rollout.single_turn import (
     ExactMatchWorkflow,
@@ -61,6 +62,7 @@ WORKFLOWS: dict[str, Callable[[], AnyWorkflow]] = {
     "math_workflow": MathWorkflow,
     "on_policy_distill_math_workflow": OnPolicyDistillMathWorkflow,
     "on_policy_distill_workflow": OnPolicyDistillWorkflow,
+    "reward_model_workflow": RewardModelWorkflow,
     "rubric_judge_openai_workflow": RubricJudgeExternalWorkflow,
     "rubric_judge_workflow": RubricJudgeWorkflow,
     "simple_workflow": SimpleWorkflow,

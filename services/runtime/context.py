@@ -1,19 +1,30 @@
 """What a running service is given: its configuration, the bus, its membership, its metrics and the wish to stop."""
 
 import asyncio
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from bus.port import Bus
 from schemas.reports import MetricsReported
-from schemas.state import Phase, ReleaseProgress
+from schemas.state import Phase, ReleaseProgress, RunDeclared, TrainProgress
+from services.config.secrets import shareable
 from services.config.tree import RunConfig
 from services.runtime.activities import Activities
-from services.runtime.keys import RELEASE
+from services.runtime.keys import DECLARED, RELEASE, TRAIN
 from services.runtime.member import Member
 
+LAUNCHED_AT = "TRINITY_LAUNCHED_AT"
+"""The variable by which a launcher tells its services when it began, in seconds since the epoch."""
+
 _OLD_WORD_S = 60.0
+_LENGTH = ("buffer", "replay")
+"""The sections of a configuration without `total_steps` that decide how long the run is."""
+
+
+class Uncorrected(Exception):
+    """What the user has given cannot be worked with: started again, a service would meet it again."""
 
 
 class Superseded(Exception):
@@ -60,13 +71,33 @@ class Context:
         return found.message if found and isinstance(found.message, ReleaseProgress) else None
 
     async def phase(self) -> Phase | None:
-        """The phase of the run. That it was finished before this member came may be about to change: a synchronizer
-        that starts beside it may find more to release. Such an old word counts only after a while."""
+        """The phase of the run. That it was finished before this member came may be about to change: who is started
+        beside it may find more to do. Such an old word counts after a while, or where nobody asks for more."""
         progress = await self.release()
         if progress is None:
             return None
-        is_old = progress.phase == "finished" and progress.updated_at < self.member.started_at
-        return "draining" if is_old and time.time() - self.member.started_at < _OLD_WORD_S else progress.phase
+        is_old = progress.phase == "finished" and progress.updated_at < self._began_at()
+        if not is_old or time.time() - self.member.started_at > _OLD_WORD_S or await self._asks_for_no_more():
+            return progress.phase
+        return "draining"
+
+    def _began_at(self) -> float:
+        """When this member came, or the launcher that has started it: of a member that is started again, the first."""
+        return float(os.environ.get(LAUNCHED_AT, self.member.started_at))
+
+    async def _asks_for_no_more(self) -> bool:
+        """Whether the run is all that this configuration asks for. How long its epochs are now is the leader's to say,
+        where one is started beside us."""
+        steps = self.config.total_steps
+        if steps is not None:
+            train = await self.bus.get(TRAIN)
+            return train is not None and isinstance(train.message, TrainProgress) and train.message.step >= steps
+        if LAUNCHED_AT in os.environ and (self.config.is_whole or self.config.mode in ("explore", "serve")):
+            return False
+        declared, own = await self.bus.get(DECLARED), shareable(self.config)
+        if declared is None or not isinstance(declared.message, RunDeclared):
+            return False
+        return all(declared.message.config.get(key) == own[key] for key in _LENGTH)
 
     async def wait(self, seconds: float) -> None:
         """Sleep, or less when the service is asked to stop."""

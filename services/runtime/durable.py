@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+_FULL_BYTES = 2**20
+
 
 @contextmanager
 def committed(directory: Path, owner: str = "", replaces: bool = True) -> Iterator[Path]:
@@ -40,6 +42,12 @@ def _take_place(aside: Path, directory: Path) -> None:
             raise
         shutil.rmtree(aside)
         raise FileExistsError(f"{directory} was written by another meanwhile") from error
+
+
+def is_of_full_disk(error: BaseException, place: Path) -> bool:
+    """Whether a write below `place` failed for want of space. To be asked before what was written is removed: libraries
+    hide the number of the error, and only the empty disk tells then."""
+    return getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or shutil.disk_usage(place).free < _FULL_BYTES
 
 
 def write_file(path: Path, text: str) -> None:

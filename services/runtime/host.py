@@ -14,7 +14,7 @@ from bus.port import Bus
 from schemas.reports import ServiceName
 from services.config.tree import RunConfig
 from services.runtime.bus_access import join
-from services.runtime.context import Context, Superseded
+from services.runtime.context import Context, Superseded, Uncorrected
 from services.runtime.member import Member, beat
 
 log = structlog.get_logger()
@@ -22,6 +22,9 @@ log = structlog.get_logger()
 Run = Callable[[Context], Awaitable[None]]
 
 EXIT_FAILED = 1
+EXIT_UNCORRECTED = 5
+"""What the user has given has to be corrected first: starting the service again would lead to the same."""
+
 EXIT_SUPERSEDED = 4
 """Another process has taken this one's part of the run: starting it again would only take it back."""
 
@@ -58,6 +61,9 @@ async def host(config: RunConfig, service: ServiceName, name: str, run: Run) -> 
     except Superseded as error:
         log.error("service_superseded", member=name, reason=str(error))
         return EXIT_SUPERSEDED
+    except Uncorrected as error:
+        log.error("service_needs_correction", member=name, reason=str(error), exc_info=True)
+        return EXIT_UNCORRECTED
     except Exception as error:
         log.error("service_failed", member=name, error=f"{type(error).__name__}: {error}", exc_info=True)
         return EXIT_FAILED

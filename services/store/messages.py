@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from schemas.experiences import Experience, GroupSampled, TaskAbandoned
 from schemas.tasks import TaskIdentity
-from services.account.table import ABANDONED, SAMPLED
+from services.account.table import ABANDONED, OF_EXPERIENCE, OF_GROUP, OF_TASK, SAMPLED
 from services.store.errors import StoreError
 
 Answer = GroupSampled | TaskAbandoned
@@ -55,13 +55,9 @@ def _group(rows: list[Row], run: str) -> Answer:
         task=task_of(first),
         repeat_times=first["repeat_times"],
         explorer=first["explorer"],
-        incarnation=first["incarnation"],
         experiences=tuple(_experience(item) for item in rows),
-        attempt=first["attempt"],
-        started_at=first["started_at"],
-        finished_at=first["finished_at"],
-        tokenizer=first["tokenizer"],
         retry=first["retry"],
+        **{name: first[name] for name in OF_GROUP},
     )
 
 
@@ -81,27 +77,7 @@ def _abandoned(rows: list[Row], run: str) -> Answer:
 
 def task_of(item: Row) -> TaskIdentity:
     """The task of a row."""
-    return TaskIdentity(**{name: item[name] for name in ("ordinal", "batch", "taskset", "epoch", "index")})
-
-
-OF_EXPERIENCE = (
-    "position",
-    "step",
-    "tokens",
-    "prompt_length",
-    "action_mask",
-    "logprobs",
-    "token_versions",
-    "temperature",
-    "reward",
-    "is_truncated",
-    "prompt_text",
-    "response_text",
-    "teacher_logprobs",
-    "state",
-    "step_reward",
-)
-"""The columns that are fields of an experience as they are."""
+    return TaskIdentity(**{name: item[name] for name in OF_TASK})
 
 
 def _experience(item: Row) -> Experience:

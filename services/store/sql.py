@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy import Engine, event, exc
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection
+from sqlalchemy.pool import NullPool
 
 from bus.subjects import MESSAGE_IDS
 from schemas.experiences import GroupSampled
@@ -94,8 +95,8 @@ class SqlStore:
             connection.execute(_INSERTS[connection.dialect.name](model).on_conflict_do_nothing(), values)
 
 
-def engine_of(place: Place) -> Engine:
-    """An engine for the database.
+def engine_of(place: Place, *, is_kept: bool = True) -> Engine:
+    """An engine for the database. One that is not kept has no connection open but while it is used.
 
     Raises:
         StoreError: its URL cannot be read, or its driver is not installed.
@@ -103,7 +104,12 @@ def engine_of(place: Place) -> Engine:
     try:
         url = sa.make_url(place.path)
         is_file = url.get_backend_name() == "sqlite"
-        engine = sa.create_engine(url, connect_args={"timeout": _BUSY_S} if is_file else {}, pool_pre_ping=not is_file)
+        engine = sa.create_engine(
+            url,
+            connect_args={"timeout": _BUSY_S} if is_file else {},
+            pool_pre_ping=not is_file,
+            poolclass=None if is_kept else NullPool,
+        )
     except ModuleNotFoundError as error:
         raise StoreError(f"{place.shown} needs {error.name}: pip install 'trinity-rft-bus[postgresql]'") from error
     except (exc.ArgumentError, exc.NoSuchModuleError, ValueError) as error:
@@ -171,7 +177,7 @@ def rows_of(place: Place, run: str | None, start: int) -> Iterator[Row]:
     file = file_of(place)
     if file is not None and not file.is_file():
         raise StoreError(f"{place.shown}: {file} is not there: set the path to a store that a run has written")
-    engine = engine_of(place)
+    engine = engine_of(place, is_kept=False)
     held = runs(engine, place)
     if run is None and len(held) == 1:
         run = held[0]

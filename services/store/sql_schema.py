@@ -16,7 +16,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import TypeDecorator
 
 from schemas.experiences import Experience
-from services.store.messages import OF_EXPERIENCE
+from services.account.table import OF_EXPERIENCE
 
 _Id = BigInteger().with_variant(Integer, "sqlite")
 

@@ -45,7 +45,7 @@ class Plan:
         steps = self.config.total_steps
         if steps is None:
             return ENDLESS if self.is_served else self.config.buffer.total_epochs * len(self.mixture)
-        return math.ceil(steps * self.config.usual_batch_size / self.config.repeat_times)
+        return math.ceil(steps * self.config.fresh_batch_size / self.config.repeat_times)
 
     @property
     def batches(self) -> int | None:
@@ -163,5 +163,5 @@ def pace_of(config: RunConfig) -> Pace:
         offset=synchronizer.sync_offset,
         max_staleness=synchronizer.max_staleness,
         max_outstanding=max(config.explorer.max_inflight_batches, synchronizer.sync_offset + interval + 1) + slow,
-        steps_per_batch=config.batch_size * config.repeat_times / config.usual_batch_size,
+        steps_per_batch=config.batch_size * config.repeat_times / config.fresh_batch_size,
     )

@@ -252,7 +252,7 @@ class Leader:
         """The released tasks that count for nothing, because what they gave was filtered."""
         config, released = self._plan.config, self._progress.now.released
         waiting = len(unanswered(released, train))
-        return tasks_made_up(released, waiting, train, config.usual_batch_size, config.repeat_times)
+        return tasks_made_up(released, waiting, train, config.fresh_batch_size, config.repeat_times)
 
     async def _publish(self, ordinals: Sequence[int], newest: WeightVersion, retry: int = 0) -> list[TaskReleased]:
         """Publish tasks, unless the lease is over."""

@@ -27,16 +27,28 @@ def described(batch: Batch, step: int) -> dict[str, float]:
     metrics |= _lengths(
         "response_length", [e.response_length for e in experiences], [e.is_truncated for e in experiences]
     )
-    metrics |= _lengths("prompt_length", [e.prompt_length for e in experiences], [False] * len(experiences))
+    cut_off = ["prompt_truncated" in e.metrics for e in experiences]
+    metrics |= _lengths("prompt_length", [e.prompt_length for e in experiences], cut_off)
     versions = np.concatenate([experience.token_versions for experience in experiences])
     metrics |= spread("sample/model_version", versions.tolist())
     metrics |= spread("sample/model_version_drift", (step - 1 - versions).tolist())
+    metrics |= _of_reused(batch, step)
     metrics["sample/task_count"] = float(len(batch.groups))
     metrics["sample/experience_count"] = float(len(experiences))
     for name in sorted({name for experience in experiences for name in experience.metrics}):
         values = [experience.metrics[name] for experience in experiences if name in experience.metrics]
         metrics |= spread(f"sample/{name}", values)
     return metrics
+
+
+def _of_reused(batch: Batch, step: int) -> dict[str, float]:
+    """How often experiences are trained on with this step, and how stale those are that were before."""
+    again = batch.experiences[: batch.drawn.experiences]
+    if not again:
+        return {}
+    versions = np.concatenate([experience.token_versions for experience in again])
+    metrics = spread("sample/use_count", [float(uses) for uses in batch.uses])
+    return metrics | spread("sample/reused_version_drift", (step - 1 - versions).tolist())
 
 
 def judged(rows: Rows[Sequence], token_rewards: Rows[Floats]) -> dict[str, float]:
@@ -53,7 +65,17 @@ def judged(rows: Rows[Sequence], token_rewards: Rows[Floats]) -> dict[str, float
     values = [row.values for row in rows if row.values is not None]
     if len(values) == len(rows):
         metrics |= _of_actions("critic/values", rows, values)
+        if len(returns) == len(rows):
+            metrics |= _explained(of_actions(rows, returns), of_actions(rows, values))
     return metrics
+
+
+def _explained(returns: Floats, values: Floats) -> dict[str, float]:
+    """How much of the returns' variance the values explain, as veRL has it: 1 is all of it."""
+    if len(returns) < 2:
+        return {}
+    unexplained, whole = (float(np.var(each, ddof=1, dtype=np.float64)) for each in (returns - values, returns))
+    return {"critic/vf_explained_var": 1.0 - unexplained / (whole + 1e-5)}
 
 
 def of_actions(rows: Rows[Sequence], arrays: Rows[Floats]) -> Floats:

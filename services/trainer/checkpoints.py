@@ -1,18 +1,21 @@
 """Checkpoints: the commit point. Model, optimizer, random states and ledger are on disk together, or not at all.
 
-Layout: `<run>/global_step_N/actor` (the backend's own format), `ledger.json` and `manifest.json` (size and SHA-256 of
-every other file). The file `latest_checkpointed_iteration.txt` names the newest, for people and for tools that know
-veRL; it decides nothing.
+Layout: `<run>/global_step_N/actor` and, where there is one, `critic` (the backend's own format), `ledger.json` and
+`manifest.json` (size and SHA-256 of every other file). `actor/huggingface` holds configuration and tokenizer, and the
+weights where they were asked for. The file `latest_checkpointed_iteration.txt` names the newest, for people and for
+tools that know veRL; it decides nothing.
 
 A checkpoint is in force unless a later incarnation of the trainer went on from an earlier step: what a superseded
-trainer commits belongs to no lineage, and is never resumed from.
+trainer has committed belongs to no lineage, and is never resumed from. Where its step is committed anew it goes to
+`superseded/`, and stays there until somebody prunes it.
 """
 
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +24,7 @@ import structlog
 from schemas.state import Resumed
 from schemas.weights import FileDigest
 from services.inference.weights import digest
-from services.runtime.durable import committed, write_file
+from services.runtime.durable import committed, flush, flush_entry, is_of_full_disk, write_file
 from services.trainer.ledger import Ledger
 
 log = structlog.get_logger()
@@ -29,8 +32,19 @@ log = structlog.get_logger()
 LEDGER_FILE = "ledger.json"
 MANIFEST_FILE = "manifest.json"
 LATEST_FILE = "latest_checkpointed_iteration.txt"
+HUGGING_FACE = Path("actor", "huggingface")
+SUPERSEDED = "superseded"
+_WEIGHTS = ("*.safetensors", "fake_weights.json")
 _STEP = re.compile(r"^global_step_(\d+)$")
+_ASIDE = re.compile(r"^global_step_(\d+)\.")
 _LEFT = re.compile(r"^\.global_step_\d+\.")
+
+Write = Callable[[Path], None]
+"""Fills a directory."""
+
+
+class CannotSave(Exception):
+    """The disk is full. All checkpoints are as they were."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +53,22 @@ class Checkpoint:
 
     step: int
     directory: Path
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether the policy's weights are there in Hugging Face format too."""
+        return any(any((self.directory / HUGGING_FACE).glob(pattern)) for pattern in _WEIGHTS)
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """Which were trained."""
+        return tuple(name for name in ("actor", "critic") if (self.directory / name).is_dir())
+
+    @property
+    def ranks(self) -> int | None:
+        """How many have written the model; None where the backend has no ranks."""
+        path = self.directory / "actor" / "fsdp_config.json"
+        return int(json.loads(path.read_text(encoding="utf-8"))["world_size"]) if path.is_file() else None
 
     def ledger(self) -> Ledger:
         return Ledger.from_json((self.directory / LEDGER_FILE).read_text(encoding="utf-8"))
@@ -51,9 +81,10 @@ class Checkpoint:
         listed = json.loads(path.read_text(encoding="utf-8"))["files"]
         return {name: FileDigest(name=name, **facts) for name, facts in listed.items()}
 
-    def damage(self, is_thorough: bool = False) -> list[str]:
-        """What is wrong with the files: absent ones, other sizes and, where thorough, other contents."""
-        expected = self.manifest()
+    def damage(self, is_thorough: bool = False, below: str = "") -> list[str]:
+        """What is wrong with the files `below` a directory: absent ones, other sizes and, where thorough, other
+        contents."""
+        expected = {name: facts for name, facts in self.manifest().items() if name.startswith(below)}
         found = [_damage(self.directory / name, facts) for name, facts in expected.items()]
         if is_thorough:
             actual = _digests(self.directory, [name for name in expected if (self.directory / name).is_file()])
@@ -89,28 +120,90 @@ def checkpoints(run_dir: Path, lineage: Sequence[Resumed] = ()) -> list[Checkpoi
     ]
 
 
-def commit(run_dir: Path, ledger: Ledger, write: Callable[[Path], None]) -> Checkpoint:
-    """Write a checkpoint of the ledger's step; `write` fills the directory with the backend's part.
+def commit(run_dir: Path, ledger: Ledger, write: Write, export: Write | None = None) -> Checkpoint:
+    """Write a checkpoint of the ledger's step; `write` fills the directory with the backend's part, and `export`, where
+    it is given, one with the policy's weights in Hugging Face format.
 
-    Where the step has a checkpoint of this lineage, its model is this one, and the ledger alone is renewed.
+    Where the step has a checkpoint of this lineage, its model is this one: the ledger is renewed, and exported weights
+    are added.
 
     Raises:
         FileExistsError: another trainer has committed this step meanwhile.
+        CannotSave: the disk is full.
     """
     directory = run_dir / f"global_step_{ledger.step}"
     checkpoint = Checkpoint(ledger.step, directory)
-    if checkpoint in checkpoints(run_dir, ledger.lineage):
-        write_file(directory / LEDGER_FILE, ledger.to_json())
-    else:
-        if directory.exists():
-            directory.rename(run_dir / f".{directory.name}.fenced.{ledger.incarnation}")
-        with committed(directory, owner=str(ledger.incarnation), replaces=False) as aside:
-            write(aside)
-            (aside / MANIFEST_FILE).write_text(_manifest(aside), encoding="utf-8")
-            (aside / LEDGER_FILE).write_text(ledger.to_json(), encoding="utf-8")
-    write_file(run_dir / LATEST_FILE, f"{ledger.step}\n")
+    with _full_disk_told(directory):
+        if checkpoint in checkpoints(run_dir, ledger.lineage):
+            if export is not None and not checkpoint.has_weights:
+                _add_weights(checkpoint, ledger.incarnation, export)
+            write_file(directory / LEDGER_FILE, ledger.to_json())
+        else:
+            if directory.exists():
+                _set_aside(directory)
+            _write(directory, ledger, write, export)
+        write_file(run_dir / LATEST_FILE, f"{ledger.step}\n")
     log.info("checkpoint_committed", step=ledger.step, directory=str(directory))
     return checkpoint
+
+
+def _write(directory: Path, ledger: Ledger, write: Write, export: Write | None) -> None:
+    with committed(directory, owner=str(ledger.incarnation), replaces=False) as aside, _full_disk_told(directory):
+        write(aside)
+        if export is not None:
+            (aside / HUGGING_FACE).mkdir(parents=True, exist_ok=True)
+            export(aside / HUGGING_FACE)
+        names = sorted(str(path.relative_to(aside)) for path in aside.rglob("*") if path.is_file())
+        (aside / MANIFEST_FILE).write_text(_manifest(_digests(aside, names)), encoding="utf-8")
+        (aside / LEDGER_FILE).write_text(ledger.to_json(), encoding="utf-8")
+
+
+def _add_weights(checkpoint: Checkpoint, incarnation: int, export: Write) -> None:
+    """Files that no manifest names are none, so what is left of an addition that was interrupted is not read."""
+    directory, listed = checkpoint.directory, checkpoint.manifest()
+    aside = directory.with_name(f".{directory.name}.{incarnation}.exporting")
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir()
+    with _full_disk_told(directory):
+        export(aside)
+        flush(aside)
+    place = directory / HUGGING_FACE
+    place.mkdir(parents=True, exist_ok=True)
+    added = [path for path in sorted(aside.iterdir()) if str(HUGGING_FACE / path.name) not in listed]
+    for path in added:
+        path.replace(place / path.name)
+    flush_entry(place)
+    shutil.rmtree(aside)
+    found = _digests(directory, [str(HUGGING_FACE / path.name) for path in added])
+    write_file(directory / MANIFEST_FILE, _manifest(dict(sorted({**listed, **found}.items()))))
+
+
+def _set_aside(directory: Path) -> None:
+    """Out of the way of one that takes its step."""
+    made = Checkpoint(0, directory).ledger().incarnation if (directory / LEDGER_FILE).is_file() else 0
+    place = directory.parent / SUPERSEDED
+    place.mkdir(exist_ok=True)
+    taken = {path.name for path in place.iterdir()}
+    names = (f"{directory.name}.{made}{suffix}" for suffix in ("", *(f".{number}" for number in range(2, 10_000))))
+    aside = place / next(name for name in names if name not in taken)
+    directory.rename(aside)
+    log.warning("checkpoint_set_aside", directory=str(aside), reason="a later trainer commits its step anew")
+
+
+@contextmanager
+def _full_disk_told(directory: Path) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, CannotSave) or not is_of_full_disk(error, directory.parent):
+            raise
+        free = shutil.disk_usage(directory.parent).free
+        raise CannotSave(
+            f"{directory.name} cannot be written: no space is left below {directory.parent} ({free} bytes are free); "
+            "nothing that was there is changed. Make room, by `trinity checkpoints prune` or by smaller "
+            "trainer.max_checkpoints_to_keep and synchronizer.keep_versions: the trainer goes on from its newest "
+            "checkpoint"
+        ) from error
 
 
 def prune(run_dir: Path, keep: int, lineage: Sequence[Resumed] = ()) -> list[Path]:
@@ -123,14 +216,20 @@ def prune(run_dir: Path, keep: int, lineage: Sequence[Resumed] = ()) -> list[Pat
 
 
 def fenced(run_dir: Path, lineage: Sequence[Resumed] = ()) -> list[Checkpoint]:
-    """Complete checkpoints that are not in force."""
+    """Complete checkpoints that are not in force, those that were set aside included."""
     in_force = checkpoints(run_dir, lineage)
-    return [checkpoint for checkpoint in committed_checkpoints(run_dir) if checkpoint not in in_force]
+    set_aside = [
+        Checkpoint(int(match.group(1)), path)
+        for path in sorted((run_dir / SUPERSEDED).glob("global_step_*"))
+        if (match := _ASIDE.match(path.name))
+    ]
+    return [checkpoint for checkpoint in committed_checkpoints(run_dir) if checkpoint not in in_force] + set_aside
 
 
 def leftovers(run_dir: Path) -> list[Path]:
-    """What dead and superseded trainers have left: checkpoints half written, or moved out of the way."""
-    return sorted(path for path in run_dir.iterdir() if _LEFT.match(path.name)) if run_dir.is_dir() else []
+    """What dead trainers have left half written."""
+    places = [place for place in (run_dir, run_dir / SUPERSEDED) if place.is_dir()]
+    return sorted(path for place in places for path in place.iterdir() if _LEFT.match(path.name))
 
 
 def sweep(run_dir: Path) -> None:
@@ -147,12 +246,8 @@ def remove(directories: Iterable[Path]) -> None:
         log.info("checkpoint_removed", directory=str(directory))
 
 
-def _manifest(directory: Path) -> str:
-    names = sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file())
-    files = {
-        name: {"size_bytes": facts.size_bytes, "sha256": facts.sha256}
-        for name, facts in _digests(directory, names).items()
-    }
+def _manifest(found: dict[str, FileDigest]) -> str:
+    files = {name: {"size_bytes": facts.size_bytes, "sha256": facts.sha256} for name, facts in found.items()}
     return json.dumps({"format": "trinity-manifest", "version": 1, "files": files}, indent=1)
 
 

@@ -14,7 +14,8 @@ from services.config.retention import retention
 from services.runtime.context import Context
 from services.store.sinks import named
 from services.trainer import checkpoints
-from services.trainer.freeing import free, freeable, fullness, is_nearly_full, stored
+from services.trainer.announcing import weights_dtype
+from services.trainer.freeing import free, freeable, fullness, held_for_reuse, is_nearly_full, stored
 from services.trainer.incarnation import Incarnation
 from services.trainer.learning import Learner
 from services.trainer.ledger import Ledger, Numbers
@@ -44,6 +45,7 @@ class Committer:
         self._learner = learner
         self._incarnation = incarnation
         self._run_dir = config.run_dir
+        self._dtype = weights_dtype(config)
         self._keep = config.trainer.max_checkpoints_to_keep
         self._rule = retention(config.buffer.retain, config.bus.max_experience_bytes)
         self._frees = config.experience_source == "stream"
@@ -61,28 +63,29 @@ class Committer:
         await asyncio.to_thread(checkpoints.sweep, self._run_dir)
         found = await asyncio.to_thread(self._newest)
         if found is not None and self._frees:
-            _assert_whole(found.ledger, found.directory, await self._bus.state(Stream.EXPERIENCES))
+            assert_whole(found.ledger, found.directory, await self._bus.state(Stream.EXPERIENCES))
         resumed = found or self._beginning()
         self.step = resumed.ledger.step if found else 0
-        self._covered = resumed.ledger.sequences.floor if found else 0
+        self._covered = resumed.ledger.needed if found else 0
         await self._incarnation.goes_on_from(resumed.ledger.step)
         if resumed.directory is not None:
             floor = resumed.ledger.sequences.floor
             log.info("trainer_resuming", step=resumed.ledger.step, sequence=floor, directory=str(resumed.directory))
         return resumed
 
-    async def save(self, ledger: Ledger) -> float:
+    async def save(self, ledger: Ledger, is_last: bool = False) -> float:
         """Commit a checkpoint of the present step, then free what may be freed. Returns the seconds that it took.
 
         Raises:
             Superseded: another trainer has begun.
+            CannotSave: the disk is full.
         """
         started = time.monotonic()
         ledger.run = self._bus.run
         ledger.incarnation, ledger.lineage = self._incarnation.number, self._incarnation.lineage
         with self._context.activities.doing("syncing"):
-            await self._incarnation.guard(lambda: asyncio.to_thread(self._commit, ledger))
-        self.step, self._covered = ledger.step, ledger.sequences.floor
+            await self._incarnation.guard(lambda: asyncio.to_thread(self._commit, ledger, is_last))
+        self.step, self._covered = ledger.step, ledger.needed
         await self._free()
         return time.monotonic() - started
 
@@ -94,9 +97,9 @@ class Committer:
         state = await self._bus.state(Stream.EXPERIENCES)
         if ledger.step == self.step or not is_nearly_full(state):
             return False
-        oldest = ledger.sequences.floor if self._keep == 1 else await self._oldest_kept()
+        oldest = ledger.needed if self._keep == 1 else await self._oldest_kept()
         is_shrinking = self._rule.kind == "checkpoint" and self._keep > 0
-        covered = await self._in_stores(ledger.sequences.floor)
+        covered = await self._in_stores(ledger.needed)
         if covered <= state.first:
             return False
         return is_shrinking or await freeable(self._bus, self._rule, covered, oldest) > state.first
@@ -110,7 +113,9 @@ class Committer:
             return ""
         config = self._context.config
         stores = await stored(self._bus) if self._has_stores else None
-        return fullness(state, config.buffer.retain, ledger.sequences.floor, gathered, config.usual_batch_size, stores)
+        if ledger.needed == state.first < ledger.sequences.floor:
+            return held_for_reuse(state, ledger.reuse.pool.experiences)
+        return fullness(state, config.buffer.retain, ledger.sequences.floor, gathered, config.fresh_batch_size, stores)
 
     def _newest(self) -> Resumption | None:
         if not self._context.config.continue_from_checkpoint:
@@ -123,20 +128,37 @@ class Committer:
         return None
 
     def _beginning(self) -> Resumption:
-        """Step 0, or where a replay begins."""
+        """Step 0, of the model, of another run's checkpoint, or where a replay begins."""
         replay = self._context.config.replay
         if replay is None:
-            return Resumption(Ledger(run=self._bus.run))
+            return Resumption(Ledger(run=self._bus.run), self._of_another())
         if replay.checkpoint is None:
-            return Resumption(Ledger(run=self._bus.run, sequences=Numbers(floor=replay.from_sequence)))
+            begun = Ledger(run=self._bus.run, sequences=Numbers(floor=replay.from_sequence))
+            return Resumption(begun, self._of_another())
         directory = Path(replay.checkpoint)
         ledger = Ledger.from_json((directory / checkpoints.LEDGER_FILE).read_text(encoding="utf-8"))
         ledger.run, ledger.lineage = self._bus.run, ()
         return Resumption(ledger, directory)
 
-    def _commit(self, ledger: Ledger) -> None:
-        checkpoints.commit(self._run_dir, ledger, self._learner.write_checkpoint)
+    def _of_another(self) -> Path | None:
+        """The checkpoint that the model and its optimizer begin from; the ledger stays this run's own."""
+        path = self._context.config.trainer.resume_from_path
+        if not path:
+            return None
+        directory = Path(path).expanduser().absolute()
+        damage = checkpoints.Checkpoint(0, directory).damage(is_thorough=True)
+        if damage:
+            raise CannotResume(f"trainer.resume_from_path={path} is damaged: {'; '.join(damage)}")
+        return directory
+
+    def _commit(self, ledger: Ledger, is_last: bool) -> None:
+        asked = self._context.config.trainer.save_hf_checkpoint
+        export = self._export if asked == "always" or (asked == "last" and is_last) else None
+        checkpoints.commit(self._run_dir, ledger, self._learner.write_checkpoint, export)
         checkpoints.prune(self._run_dir, self._keep, ledger.lineage)
+
+    def _export(self, directory: Path) -> None:
+        self._learner.write_weights(directory, self._dtype)
 
     async def _free(self) -> None:
         """Free what the newest checkpoint covers and `buffer.retain` does not keep."""
@@ -150,7 +172,7 @@ class Committer:
 
     async def _oldest_kept(self) -> int:
         kept = await asyncio.to_thread(checkpoints.checkpoints, self._run_dir, self._incarnation.lineage)
-        return min((checkpoint.ledger().sequences.floor for checkpoint in kept), default=0)
+        return min((checkpoint.ledger().needed for checkpoint in kept), default=0)
 
 
 def newest_on_disk(run_dir: Path) -> Ledger:
@@ -159,7 +181,12 @@ def newest_on_disk(run_dir: Path) -> Ledger:
     return max(ledgers, key=lambda ledger: (ledger.incarnation, ledger.step), default=Ledger())
 
 
-def _assert_whole(ledger: Ledger, directory: Path | None, state: StreamState) -> None:
+def assert_whole(ledger: Ledger, directory: Path | None, state: StreamState) -> None:
+    """That the stream holds what the checkpoint has not seen.
+
+    Raises:
+        CannotResume: it does not.
+    """
     floor = ledger.sequences.floor
     if state.last + 1 < floor:
         raise CannotResume(

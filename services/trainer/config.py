@@ -4,18 +4,25 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from services.config.rollout_correction import RolloutCorrection
 from services.config.section import Section
 
 Precision = Literal["fp32", "bf16"]
 
 
 class OptimizerConfig(Section):
-    """The optimizer and its learning-rate schedule."""
+    """The optimizer and its learning-rate schedule.
+
+    `total_training_steps` are those that the schedule is laid out for; unset, those of the run. `clip_grad` is another
+    name of `trainer.grad_clip`.
+    """
 
     lr: float = 1e-6
     lr_warmup_steps: int = -1
     lr_warmup_steps_ratio: float = 0.0
     min_lr_ratio: float = 0.01
+    num_cycles: float = 0.5
+    total_training_steps: int | None = None
     warmup_style: str | None = None
     lr_scheduler_type: str = "constant"
     optimizer_type: str = "adam"
@@ -44,8 +51,8 @@ class AlgorithmConfig(Section):
     entropy_loss_fn_args: dict[str, Any] | None = None
     loss_agg_mode: str | None = None
     enable_router_replay: bool = False
-    bypass_old_logprobs: bool = True
-    rollout_correction: dict[str, Any] | None = None
+    bypass_old_logprobs: bool | None = None
+    rollout_correction: RolloutCorrection | None = None
 
 
 class MegatronParallelConfig(Section):
@@ -61,7 +68,12 @@ class MegatronParallelConfig(Section):
 
 
 class TrainerConfig(Section):
-    """The trainer. `param_dtype` is the precision it computes in, `weights_dtype` the one it writes for explorers."""
+    """The trainer. `param_dtype` is the precision it computes in, `weights_dtype` the one it writes for explorers.
+
+    A run begins from the checkpoint at `resume_from_path`, a directory `global_step_N` of another run: its weights,
+    optimizer and schedule. `enable_gradient_checkpointing` and `use_torch_compile` are on where there are GPUs, unless
+    they are set.
+    """
 
     name: str = "trainer"
     trainer_type: str = "verl"
@@ -72,6 +84,7 @@ class TrainerConfig(Section):
     enable_preview: bool = False
     total_steps: int | None = None
     save_hf_checkpoint: Literal["last", "always", "never"] = "last"
+    resume_from_path: str = ""
     grad_clip: float = 1.0
     use_dynamic_bsz: bool = True
     use_remove_padding: bool = True
@@ -79,6 +92,9 @@ class TrainerConfig(Section):
     critic_warmup: int = 0
     max_token_len_per_gpu: int | None = None
     ulysses_sequence_parallel_size: int = 1
+    enable_gradient_checkpointing: bool | None = None
+    entropy_from_logits_with_chunking: bool = False
+    use_torch_compile: bool | None = None
     fix_actor_microbatch_loss_scale: bool = False
     param_offload: bool = False
     optimizer_offload: bool = False
@@ -90,13 +106,6 @@ class TrainerConfig(Section):
     trust_remote_code: bool = False
     trainer_config: dict[str, Any] = Field(default_factory=dict)
     trainer_config_path: str = ""
-
-    @property
-    def warmup_of_critic(self) -> int:
-        """First steps in which the critic alone is trained: `critic_warmup`, or veRL's key of that name."""
-        nested = self.trainer_config.get("trainer")
-        given = nested.get("critic_warmup") if isinstance(nested, dict) else None
-        return self.critic_warmup if given is None else int(given)
 
 
 class ReplayConfig(Section):

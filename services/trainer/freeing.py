@@ -1,5 +1,5 @@
 """Freeing the experience stream, by `buffer.retain`. Only what a committed checkpoint's ledger covers is ever freed,
-and only what is in the stores that the configuration names."""
+and of that nothing that may be trained on again, and only what is in the stores that the configuration names."""
 
 import time
 
@@ -25,7 +25,7 @@ async def freeable(bus: Bus, rule: Retention, covered: int, oldest_kept: int) ->
     """The sequence below which the stream may be freed.
 
     Args:
-        covered: the ledger's floor of the newest checkpoint.
+        covered: the lowest sequence that a trainer needs which goes on from the newest checkpoint.
         oldest_kept: that of the oldest checkpoint that is kept.
     """
     if rule.kind == "all":
@@ -58,6 +58,15 @@ async def stored(bus: Bus) -> StoreProgress:
     """How far the stores are that the configuration names; nothing is stored where no monitor has said so."""
     found = await bus.get(STORED)
     return found.message if found and isinstance(found.message, StoreProgress) else StoreProgress(sequence=0)
+
+
+def held_for_reuse(state: StreamState, experiences: int) -> str:
+    """What a trainer tells that waits at a stream which is full of what it may train on again."""
+    return (
+        f"the experience stream is full ({state.size_bytes} of {state.limit_bytes} bytes) of {experiences} experiences "
+        "that may be trained on again: make buffer.trainer_input.experience_buffer.capacity smaller, or raise "
+        "bus.max_experience_bytes"
+    )
 
 
 def fullness(

@@ -3,7 +3,8 @@
 Invariant: the composition of every batch is a function of the stream's order, of the ledger and of the pipeline, never
 of timing. A batch closes when the answers in it account for the experiences of `train_batch_size`: an abandoned task
 counts for the experiences that it owed, so that a lost answer can never stall the run. What the pipeline filters does
-not count, as far as `Pipeline.refill` goes: further answers take its place.
+not count, as far as `Pipeline.refill` goes: further answers take its place. Where a rule of reuse is given, groups
+that were trained on before are added to a batch when it closes; none is waited for.
 """
 
 from collections import deque
@@ -12,9 +13,12 @@ from dataclasses import dataclass, field
 
 from schemas.experiences import Experience, GroupSampled, TaskAbandoned
 from schemas.message import Message
+from services.config.reuse import ReuseRule
 from services.trainer.ledger import ABANDONED, FILTERED, Entry, Ledger, Numbers
 from services.trainer.pipeline.outcome import OperatorFailed
 from services.trainer.pipeline.pipeline import WITHOUT_OPERATORS, Passed, Pipeline
+from services.trainer.reuse.pool import NOTHING_DRAWN, Drawn
+from services.trainer.reuse.reserve import Reserve
 
 
 @dataclass
@@ -25,6 +29,7 @@ class Batch:
     `owed` are the experiences that it accounts for, `made_up` those that were filtered and left to others to make up
     for. `metrics` are what the pipeline says of each group. `is_short` where it was closed before it was full.
     `experts` are rows of data that are trained beside the groups; they come from no stream, and make no entries.
+    `drawn` says which of the groups are trained on again, and what that makes of the pool.
     """
 
     groups: list[GroupSampled] = field(default_factory=list)
@@ -34,16 +39,24 @@ class Batch:
     metrics: list[Mapping[str, float]] = field(default_factory=list)
     is_short: bool = False
     experts: list[GroupSampled] = field(default_factory=list)
+    drawn: Drawn = NOTHING_DRAWN
 
     @property
     def experiences(self) -> list[Experience]:
         return [experience for group in self.groups for experience in group.experiences]
 
+    @property
+    def uses(self) -> list[int]:
+        """How often each of the experiences is trained on with this step; those that are used again come first."""
+        again = [group.uses for group in self.drawn.reused for _ in range(group.experiences)]
+        return again + [1] * (len(self.experiences) - len(again))
+
 
 class Intake:
     """Gathers messages, offered in stream order, into batches.
 
-    A batch also closes, before it is full, at the sequences `short_batches`: where it did so the first time.
+    `train_batch_size` counts what is fresh: experiences that no step before has had. A batch also closes, before it is
+    full, at the sequences `short_batches`: where it did so the first time.
     """
 
     def __init__(
@@ -53,11 +66,14 @@ class Intake:
         run: str,
         short_batches: Iterable[int] = (),
         pipeline: Pipeline = WITHOUT_OPERATORS,
+        reuse: ReuseRule | None = None,
     ) -> None:
         self._ledger = ledger
         self._size = train_batch_size
         self._run = run
         self._pipeline = pipeline
+        self._rule = reuse
+        self._reserve = Reserve(reuse, ledger.reuse.pool) if reuse else None
         self._short_batches = {*ledger.short_batches, *short_batches}
         self._open = Batch()
         self._closed: deque[Batch] = deque()
@@ -84,6 +100,27 @@ class Intake:
     def steps(self) -> int:
         """Optimizer steps that everything offered so far makes: no weights of a higher version can have sampled it."""
         return self._steps
+
+    @property
+    def may_reuse(self) -> bool:
+        """Whether there is a rule by which experiences are trained on more than once."""
+        return self._rule is not None
+
+    @property
+    def lacking(self) -> list[int]:
+        """The sequences, in order, of groups that the ledger holds and that may be trained on again: to be restored
+        before anything is offered."""
+        return self._reserve.lacking if self._reserve else []
+
+    def restore(self, sequence: int, message: Message | None) -> None:
+        """Take a group again that is in the ledger.
+
+        Raises:
+            OperatorFailed: the pipeline cannot work on it any more.
+            ReserveLost: it is not what the ledger says.
+        """
+        if self._reserve is not None and isinstance(message, GroupSampled):
+            self._reserve.restore(sequence, message, self._pipeline)
 
     def offer(self, sequence: int, message: Message | None, rule: str | None = None) -> None:
         """Take the next message of the stream; None where it cannot be used. By `rule`, a whole one is left out.
@@ -113,6 +150,8 @@ class Intake:
     def commit(self, batch: Batch, step: int) -> None:
         """Enter a batch whose step is done."""
         self._ledger.record(batch.entries)
+        if batch.owed:
+            self._ledger.reused(step, self._rule, batch.drawn)
         self._ledger.step = step
         last = batch.entries[-1].sequence if batch.entries else 0
         if batch.is_short and last and last not in self._ledger.short_batches:
@@ -133,6 +172,8 @@ class Intake:
     def _accept(self, sequence: int, message: GroupSampled | TaskAbandoned) -> None:
         ordinal = message.task.ordinal
         self._pending.add([ordinal])
+        if self._reserve is not None:
+            self._reserve.hear(message)
         if isinstance(message, TaskAbandoned):
             self._abandoned.add(ordinal)
             self._open.entries.append(Entry(sequence, ordinal, ABANDONED, message.repeat_times))
@@ -151,6 +192,8 @@ class Intake:
         if passed.kept:
             is_as_it_was = tuple(map(id, passed.kept)) == tuple(map(id, group.experiences))
             self._open.groups.append(group if is_as_it_was else group.model_copy(update={"experiences": passed.kept}))
+            if self._reserve is not None:
+                self._reserve.add(sequence, self._open.groups[-1])
         left = self._pipeline.refill * self._size - self._open.made_up
         made_up = min(sum(passed.filtered.values()), left)
         self._open.made_up += made_up
@@ -168,8 +211,19 @@ class Intake:
     def _close(self, is_short: bool) -> None:
         self._open.is_short = is_short
         self._steps += self._open.owed > 0
+        if self._reserve is not None:
+            self._refill(self._reserve)
         self._closed.append(self._open)
         self._open = Batch()
+
+    def _refill(self, reserve: Reserve) -> None:
+        """Add what is trained on again, in stream order: it lies before all that is fresh."""
+        if self._open.owed == 0:
+            reserve.pass_over()
+            return
+        refilled = reserve.refill(self._steps)
+        self._open.groups[:0] = refilled.groups
+        self._open.drawn = refilled.drawn
 
 
 def _experiences(message: GroupSampled | TaskAbandoned) -> int:

@@ -1,7 +1,8 @@
 """The ledger: exactly which stream sequences and which tasks are in the weights.
 
 Invariant: a sequence or a task ordinal enters the ledger once, together with the step that used it; the checkpoint
-holds both, so after any crash the surviving steps hold each experience exactly once.
+holds both, so after any crash the surviving steps hold each experience exactly once. What is used again is so by a rule
+that the ledger declares, and it counts every use.
 """
 
 import json
@@ -10,6 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from schemas.state import Counts, Resumed
+from services.config.reuse import ReuseRule
+from services.trainer.reuse.pool import Drawn
+from services.trainer.reuse.record import NO_REUSE, Reuse
 
 FILTERED = "filtered:"
 ABANDONED = "filtered:abandoned"
@@ -73,7 +77,7 @@ class Ledger:
     `abandoned` holds the tasks that were given up and not answered since, with the experiences that they owed.
     `short_batches` are the sequences after which a batch was closed before it was full, because nothing more was to
     come. `run`, `incarnation` and `lineage` say which trainer wrote this, and from which steps its predecessors'
-    successors went on.
+    successors went on. `reuse` says by which rules experiences were trained on more than once, and what may be again.
     """
 
     step: int = 0
@@ -85,6 +89,13 @@ class Ledger:
     run: str = ""
     incarnation: int = 0
     lineage: tuple[Resumed, ...] = ()
+    reuse: Reuse = NO_REUSE
+
+    @property
+    def needed(self) -> int:
+        """The lowest sequence of the stream that a trainer needs which goes on from here."""
+        first = self.reuse.pool.first
+        return self.sequences.floor if first is None else min(first, self.sequences.floor)
 
     def record(self, entries: Iterable[Entry]) -> None:
         """Enter what one step used."""
@@ -94,6 +105,13 @@ class Ledger:
         self.counts = _counted(self.counts, entries)
         for entry in entries:
             self._settle(entry)
+
+    def reused(self, step: int, rule: ReuseRule | None, drawn: Drawn) -> None:
+        """Enter what step `step` has trained on again by `rule`, and what that leaves to be used again."""
+        self.reuse = self.reuse.after(step, rule, drawn.pool)
+        counts = self.counts
+        again = {"reused": counts.reused + drawn.experiences, "tokens_reused": counts.tokens_reused + drawn.tokens}
+        self.counts = counts.model_copy(update=again)
 
     def _settle(self, entry: Entry) -> None:
         """Remember who was abandoned. One that is answered after all does not count as filtered any more."""
@@ -120,6 +138,7 @@ class Ledger:
             "abandoned": {str(ordinal): owed for ordinal, owed in sorted(self.abandoned.items())},
             "short_batches": self.short_batches,
             "counts": self.counts.model_dump(mode="json"),
+            **({} if self.reuse == NO_REUSE else {"reuse": self.reuse.as_json()}),
         }
         return json.dumps(body, indent=1)
 
@@ -138,6 +157,7 @@ class Ledger:
             run=str(body.get("run", "")),
             incarnation=int(body.get("incarnation", 0)),
             lineage=tuple(Resumed.model_validate(resumed) for resumed in body.get("lineage", [])),
+            reuse=Reuse.from_json(body["reuse"]) if "reuse" in body else NO_REUSE,
         )
 
 
@@ -154,4 +174,6 @@ def _counted(counts: Counts, entries: list[Entry]) -> Counts:
         quarantined=counts.quarantined + sum(entry.fate == "quarantined" for entry in entries),
         duplicates=counts.duplicates + sum(entry.experiences for entry in entries if entry.fate == "duplicate"),
         tokens_trained=counts.tokens_trained + sum(entry.tokens for entry in trained),
+        reused=counts.reused,
+        tokens_reused=counts.tokens_reused,
     )

@@ -12,6 +12,7 @@ import structlog
 from bus.port import Delivery
 from bus.subjects import Stream
 from schemas.state import ReleaseProgress, TrainProgress
+from services.config.reuse_rule import reuse_rule
 from services.runtime.context import Context
 from services.runtime.keys import RELEASE, TRAIN
 from services.trainer.announcing import Announcer
@@ -24,8 +25,11 @@ from services.trainer.learning import Learner
 from services.trainer.ledger import Ledger
 from services.trainer.offline.experts import ExpertRows, experts_of
 from services.trainer.offline.telling import of_rows
+from services.trainer.performance import performance
 from services.trainer.pipeline.build import pipeline_of
 from services.trainer.pipeline.telling import told
+from services.trainer.reuse.restoring import restored
+from services.trainer.reuse.telling import of_reuse
 from services.trainer.source import Source, source_of
 
 log = structlog.get_logger()
@@ -97,11 +101,13 @@ class Trainer:
         self._ledger = resumption.ledger
         self._intake = Intake(
             self._ledger,
-            self._config.usual_batch_size,
+            self._config.fresh_batch_size,
             self._source.run,
             replay.short_batches if replay else (),
             pipeline_of(self._config),
+            reuse_rule(self._config),
         )
+        await restored(self._source, self._intake)
         self._read_sequence = self._ledger.sequences.floor - 1
         await asyncio.to_thread(self._learner.start, resumption.directory)
         self._context.hear_signals()  # Ray ends its driver at SIGTERM: a last checkpoint would not be made
@@ -123,7 +129,7 @@ class Trainer:
                 await self._step(batch)
         is_over = not self._context.stopping.is_set()
         if self._committer.step < self._ledger.step or is_over:
-            await self._save_checkpoint()
+            await self._save_checkpoint(is_last=is_over)
         if is_over:
             await self._finish()
 
@@ -215,9 +221,12 @@ class Trainer:
             await self._put_progress()
             metrics["time/sync_weight"] = await self._announce(ended_at)
         if self._is_checkpoint_due(step) or await self._committer.makes_room(self._ledger):
-            metrics["time/save_checkpoint"] = await self._save_checkpoint()
+            metrics["time/save_checkpoint"] = await self._save_checkpoint(is_last=self._is_at_last_step())
         metrics["time/step"] = time.monotonic() - started
-        metrics |= told(len(batch.experiences), (entry.filtered for entry in batch.entries), batch.metrics)
+        metrics |= performance(metrics, self._config.trainer_ranks)
+        metrics |= of_reuse(batch.drawn) if self._intake.may_reuse else {}
+        fresh = len(batch.experiences) - batch.drawn.experiences
+        metrics |= told(fresh, (entry.filtered for entry in batch.entries), batch.metrics)
         metrics["sample/quarantined"] = float(sum(entry.fate == "quarantined" for entry in batch.entries))
         metrics["sample/duplicates"] = float(sum(entry.fate == "duplicate" for entry in batch.entries))
         await self._context.report(step, metrics)
@@ -260,8 +269,8 @@ class Trainer:
         await self._announcer.prune()
         return seconds
 
-    async def _save_checkpoint(self) -> float:
-        seconds = await self._committer.save(self._ledger)
+    async def _save_checkpoint(self, is_last: bool = False) -> float:
+        seconds = await self._committer.save(self._ledger, is_last)
         await self._put_progress()
         return seconds
 

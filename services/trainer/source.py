@@ -35,6 +35,9 @@ class Source(Protocol):
     def read(self, start: int) -> AsyncIterator[Delivery]:
         """From sequence `start` on; ends where nothing more is to be trained on."""
 
+    def again(self, start: int) -> AsyncIterator[Delivery]:
+        """What is there from sequence `start` on, at full speed: for what was read before."""
+
     def rule(self, delivery: Delivery) -> str | None:
         """The rule by which a delivery, though it is whole, is not trained on; None where it is."""
 
@@ -64,6 +67,9 @@ class OwnStream:
 
     def read(self, start: int) -> AsyncIterator[Delivery]:
         return self._context.bus.read(Stream.EXPERIENCES, start=start)
+
+    def again(self, start: int) -> AsyncIterator[Delivery]:
+        return self._context.bus.read(Stream.EXPERIENCES, start=start, follow=False)
 
     async def is_over(self, answered_floor: int, read: int) -> bool:
         progress = await self._context.release()
@@ -105,6 +111,9 @@ class ReplayedStream:
                 await asyncio.sleep(max(0.0, delivery.stored_at - first - (time.time() - begun)))
             yield delivery
         self._is_read = True
+
+    def again(self, start: int) -> AsyncIterator[Delivery]:
+        return self._bus.read(Stream.EXPERIENCES, start=start, follow=False)
 
     async def _deliveries(self, start: int) -> AsyncIterator[Delivery]:
         async for delivery in self._bus.read(Stream.EXPERIENCES, start=start, follow=self._replay.follow):

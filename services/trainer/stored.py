@@ -56,6 +56,9 @@ class StoredStream:
                 yield LogDelivery(answer, None, sequence, self._place.shown, stored_at=0.0, payload=b"")
         self._is_read = True
 
+    def again(self, start: int) -> AsyncIterator[Delivery]:
+        return self.read(start)
+
     def rule(self, delivery: Delivery) -> str | None:
         """All of it is trained on."""
         return None

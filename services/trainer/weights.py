@@ -11,7 +11,7 @@ from pathlib import Path
 import structlog
 
 from schemas.weights import WeightsAnnounced, WeightVersion
-from services.inference.weights import digest
+from services.inference.weights import digest, holds_adapter
 from services.runtime.durable import committed
 
 log = structlog.get_logger()
@@ -45,6 +45,7 @@ class WeightsDirectory:
             dtype=dtype,
             step_ended_at=step_ended_at,
             announced_at=time.time(),
+            is_adapter=holds_adapter(directory),
         )
 
     def prune(self, newest: WeightVersion, needed: Iterable[int]) -> None:

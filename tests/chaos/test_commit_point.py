@@ -55,10 +55,12 @@ async def test_a_trainer_killed_in_a_checkpoint_goes_on_from_the_one_before(star
     assert not left.exists()
     assert [found.step for found in checkpoints(run_dir)] == [4, 8, 12]
     assert checkpoints(run_dir)[-1].ledger().lineage[-1].step == 4
+    assert [found.has_weights for found in checkpoints(run_dir)] == [False, False, True]
 
     listed = _trinity(tmp_path / "run.yaml", "checkpoints", "list")
     assert listed.returncode == 0, listed.stderr
     assert listed.stdout.count("yes") == 3
+    assert listed.stdout.count("actor, huggingface") == 1
     assert _trinity(tmp_path / "run.yaml", "checkpoints", "verify").returncode == 0
     next((run_dir / "global_step_8" / "actor").iterdir()).write_text("{}")
     damaged = _trinity(tmp_path / "run.yaml", "checkpoints", "verify")

@@ -16,6 +16,7 @@ import yaml
 
 from services.config.load import load
 from services.launcher.stages import current
+from services.trainer.checkpoints import checkpoints, fenced
 
 PLAIN = {"prompt_type": "plaintext", "prompt_key": "prompt", "response_key": "answer"}
 
@@ -59,7 +60,7 @@ async def _killed_at(run: Any, step: int) -> None:
 
 
 @pytest.mark.chaos
-async def test_a_run_on_rows_that_was_killed_and_later_given_more_ends_as_one_that_was_not(
+async def test_a_run_on_rows_that_was_killed_sent_back_and_given_more_ends_as_one_that_was_not(
     start, config, tmp_path
 ) -> None:
     path = _worked(tmp_path / "worked.jsonl")
@@ -73,8 +74,11 @@ async def test_a_run_on_rows_that_was_killed_and_later_given_more_ends_as_one_th
     assert "service_restarting" in killed.output
     assert killed.summary()["steps"] == 8
     del broken["buffer"]["total_steps"]
-    again = start(broken, file="again.yaml")
+    again = start(broken, "run", "--from-step", "6", file="again.yaml")
     assert await again.ends() == 0, again.output
+    assert "run_gone_back" in again.output
+    assert [found.step for found in checkpoints(again.config.run_dir)] == [3, 6, 9, 12, 14]
+    assert [found.step for found in fenced(again.config.run_dir)] == [8]
     steps = 14  # 55 of 60 rows are not too long: twice 55, 8 a step, and the rest
     assert _state(whole.config.run_dir, steps) == _state(again.config.run_dir, steps)
     counts = {"trained": 110, "filtered": {"too_long": 10}, "quarantined": 0, "duplicates": 0}

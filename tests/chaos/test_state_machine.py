@@ -9,6 +9,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Coroutine
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +35,13 @@ from services.synchronizer.progress import Superseded as SynchronizerSuperseded
 
 STEPS, BATCH, REPEAT = 8, 2, 3
 LEAST_REWARD, REFILL_BATCHES = 0.5, 2
+WHOLE_BATCH, MOST_USES, CAPACITY = 12, 3, 9
 LEASE_S = 4
 PATIENCE_S = 40.0
 WHICH = st.integers(0, 30)
 
 
-def _small(config: dict[str, Any], root: Path) -> dict[str, Any]:
+def _small(config: dict[str, Any], root: Path, reuses: bool) -> dict[str, Any]:
     config = copy.deepcopy(config)
     config |= {"checkpoint_root_dir": str(root / "checkpoints")}
     config["algorithm"]["repeat_times"] = REPEAT
@@ -48,6 +50,12 @@ def _small(config: dict[str, Any], root: Path) -> dict[str, Any]:
     config["trainer"]["max_checkpoints_to_keep"] = 2
     operators = [{"name": "reward_filter", "args": {"threshold": LEAST_REWARD}}]
     config["data_processor"] = {"experience_pipeline": {"operators": operators, "refill_batches": REFILL_BATCHES}}
+    if reuses:
+        arguments = {"use_count_limit": MOST_USES}
+        reuse = {"enable": True, "reuse_cooldown_time": 0, "priority_fn": "decay_limit_randomization"}
+        replay_buffer = {**reuse, "priority_fn_args": arguments}
+        buffer = {"capacity": CAPACITY, "replay_buffer": replay_buffer}
+        config["buffer"] |= {"train_batch_size": WHOLE_BATCH, "trainer_input": {"experience_buffer": buffer}}
     return config
 
 
@@ -59,6 +67,7 @@ class Histories(RuleBasedStateMachine):
     """
 
     base: dict[str, Any]
+    reuses: bool
 
     @initialize()
     def begin(self) -> None:
@@ -72,7 +81,7 @@ class Histories(RuleBasedStateMachine):
         self._folder = tempfile.TemporaryDirectory(prefix="trinity-histories-")
         root = Path(self._folder.name)
         path = root / "run.yaml"
-        path.write_text(yaml.safe_dump(_small(self.base, root)), encoding="utf-8")
+        path.write_text(yaml.safe_dump(_small(self.base, root, self.reuses)), encoding="utf-8")
         self.config = load(path).config
         self.server = LocalServer(root / "store")
         await self.server.start()
@@ -278,7 +287,9 @@ class Histories(RuleBasedStateMachine):
         observed = await self.reader.finish(self.config.run_dir)
         bound = staleness_bound(pace_of(self.config))
         most_tokens, refill = self.config.max_model_len or 0, REFILL_BATCHES
-        terms = Terms(self.config.train_batch_size, bound, most_tokens, LEAST_REWARD, refill)
+        terms = Terms(self.config.fresh_batch_size, bound, most_tokens, LEAST_REWARD, refill)
+        if self.reuses:
+            terms = replace(terms, whole_batch_size=WHOLE_BATCH, most_uses=MOST_USES, capacity=CAPACITY)
         assert faults(observed, terms) == []
         assert observed.ledger["step"] == STEPS
         assert observed.release["released"] <= STEPS * BATCH * (1 + refill) + STEPS
@@ -301,9 +312,10 @@ class Histories(RuleBasedStateMachine):
 
 @pytest.mark.chaos
 @pytest.mark.slow
-def test_whatever_happens_in_whatever_order_each_task_has_one_fate(config) -> None:
-    Histories.base = config
-    examples = int(os.environ.get("TRINITY_HISTORIES", "12"))
+@pytest.mark.parametrize("reuses", [False, True], ids=["once", "with_reuse"])
+def test_whatever_happens_in_whatever_order_each_task_has_one_fate(config, reuses) -> None:
+    Histories.base, Histories.reuses = config, reuses
+    examples = int(os.environ.get("TRINITY_HISTORIES", "8"))
     run_state_machine_as_test(
         Histories,
         settings=settings(

@@ -1,4 +1,4 @@
-"""With the real trainer: a run that was interrupted is made again bit by bit, with one rank and with two."""
+"""With the real trainer: a run that was interrupted is made again bit by bit: an adapter, or a model on two ranks."""
 
 import copy
 import os
@@ -80,9 +80,14 @@ async def _finished(run, bus: Bus) -> None:
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize(("ranks", "interrupted"), [(1, _stopped_on_the_way), (2, _killed_on_the_way)])
-async def test_a_resumed_run_is_verified_bit_by_bit(start, real_config, server, ranks: int, interrupted) -> None:
+@pytest.mark.parametrize(
+    ("ranks", "interrupted", "adapters"), [(1, _stopped_on_the_way, [{"lora_rank": 4}]), (2, _killed_on_the_way, None)]
+)
+async def test_a_resumed_run_is_verified_bit_by_bit(
+    start, real_config, server, ranks: int, interrupted, adapters
+) -> None:
     config: dict[str, Any] = copy.deepcopy(real_config) | {"mode": "train", "bus": {"url": server.url}}
+    config["model"]["lora_configs"] = adapters
     config["cluster"] = {"gpu_per_node": 0, "trainer_ranks": ranks}
     config["buffer"]["total_steps"] = STEPS
     config["synchronizer"] = {"keep_versions": -1}

@@ -14,11 +14,15 @@ from typing import Any
 
 import numpy as np
 import sqlalchemy as sa
-from sqlalchemy.exc import ArgumentError, IntegrityError, NoSuchModuleError, OperationalError
+from sqlalchemy.exc import IntegrityError, OperationalError
 
 from services.explorer.serving.tables import groups, histories, messages, metadata
 from services.inference.engine import Completion
 from services.inference.openai.calls import Call
+from services.store.directories import make_directory
+from services.store.errors import StoreError
+from services.store.place import place_of
+from services.store.sql import engine_of, file_of
 
 _BUSY_S = 30.0
 _ATTEMPTS = 5
@@ -236,15 +240,17 @@ class History:
 def _opened(url: str) -> sa.Engine:
     """The database, with its tables."""
     try:
-        engine = sa.create_engine(_with_driver(url))
-    except (ArgumentError, NoSuchModuleError, ImportError) as error:
-        said = f"explorer.db_url={url}: {error}: write sqlite:///FILE.db or postgresql://USER:PASSWORD@HOST/DATABASE"
-        raise HistoryUnusable(said) from error
-    if engine.dialect.name not in ("sqlite", "postgresql"):
-        raise HistoryUnusable(f"explorer.db_url={url}: {engine.dialect.name} is not known: use sqlite or postgresql")
+        place = place_of(url)
+        if place.kind != "sql":
+            raise StoreError(
+                f"{url} is no database: write sqlite:///FILE.db or postgresql://USER:PASSWORD@HOST/DATABASE"
+            )
+        engine = engine_of(place)
+        _make_place(file_of(place))
+    except StoreError as error:
+        raise HistoryUnusable(f"explorer.db_url={url}: {error}") from error
     if engine.dialect.name == "sqlite":
-        sa.event.listen(engine, "connect", _durable)
-        _make_directory(engine)
+        sa.event.listen(engine, "connect", _begun_by_us)
     try:
         with engine.connect() as connection:
             connection.exec_driver_sql(_BEGIN[engine.dialect.name])
@@ -259,23 +265,15 @@ _BEGIN = {"sqlite": "BEGIN IMMEDIATE", "postgresql": "SELECT pg_advisory_xact_lo
 """How a transaction begins that keeps other writers out; the number is ours alone in the database."""
 
 
-def _make_directory(engine: sa.Engine) -> None:
-    name = engine.url.database
-    if name and name != ":memory:":
-        Path(name).expanduser().parent.mkdir(parents=True, exist_ok=True)
+def _make_place(file: Path | None) -> None:
+    if file is not None:
+        make_directory(file.parent)
 
 
-def _with_driver(url: str) -> str:
-    scheme, separator, rest = url.partition("://")
-    return f"postgresql+psycopg://{rest}" if separator and scheme == "postgresql" else url
-
-
-def _durable(connection: Any, _: Any) -> None:
-    """A commit is on disk when it returns; writers of several processes wait for each other."""
+def _begun_by_us(connection: Any, _: Any) -> None:
+    """Writers of several processes wait for each other."""
     connection.isolation_level = None  # transactions are begun by us
     connection.execute(f"PRAGMA busy_timeout={int(1000 * _BUSY_S)}")
-    connection.execute("PRAGMA journal_mode=WAL")
-    connection.execute("PRAGMA synchronous=FULL")
 
 
 def _row(run: str, call: Call) -> dict[str, Any]:

@@ -1,9 +1,10 @@
 """The advantage functions by name, in three shapes: of groups, of episodes, of tokens."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+import numpy.typing as npt
 import torch
 
 from services.config.algorithm_parts import ADVANTAGES, AdvantageKind, arguments
@@ -39,6 +40,9 @@ TOKENS: dict[str, Callable[[TokenInputs, Any], Estimates]] = {
 }
 
 
+Rewards = torch.Tensor | npt.NDArray[Any] | Sequence[Any]
+
+
 @dataclass(frozen=True)
 class _Named:
     name: str
@@ -55,12 +59,22 @@ class GroupAdvantage(_Named):
 
     kind: Literal["group"] = "group"
 
-    def __call__(self, rewards: torch.Tensor, mean_logprobs: torch.Tensor | None = None) -> torch.Tensor:
-        """Advantages `P x G` of rewards `P x G`; NaN for an answer that is not there.
+    def __call__(self, rewards: Rewards, mean_logprobs: Rewards | None = None) -> torch.Tensor:
+        """Advantages `P x G` of rewards `P x G`, or `G` of one group's; NaN for an answer that is not there.
 
-        `mean_logprobs` `P x G`, the mean log-prob of each answer's tokens, is read where `rank_penalty` is set.
+        `mean_logprobs`, shaped alike, the mean log-prob of each answer's tokens, is read where `rank_penalty` is set.
+
+        Raises:
+            ValueError: the rewards have another shape, or `mean_logprobs` has, or is missing.
         """
-        return GROUP[self.name](rewards, mean_logprobs, self.arguments)
+        given = _floats(rewards)
+        likely = None if mean_logprobs is None else _floats(mean_logprobs)
+        if given.dim() not in (1, 2) or (likely is not None and likely.shape != given.shape):
+            shapes = " and ".join(str(tuple(each.shape)) for each in (given, likely) if each is not None)
+            raise ValueError(f"{self.name} got rewards (and mean_logprobs) of shape {shapes}: give P x G, or G")
+        if given.dim() == 2:
+            return GROUP[self.name](given, likely, self.arguments)
+        return GROUP[self.name](given[None], None if likely is None else likely[None], self.arguments)[0]
 
 
 class EpisodeAdvantage(_Named):
@@ -79,7 +93,13 @@ class TokenAdvantage(_Named):
     kind: Literal["tokens"] = "tokens"
 
     def __call__(self, inputs: TokenInputs) -> Estimates:
-        return TOKENS[self.name](inputs, self.arguments)
+        mask = inputs.action_mask.to(inputs.token_rewards.dtype)
+        return TOKENS[self.name](replace(inputs, action_mask=mask), self.arguments)
+
+
+def _floats(values: Rewards) -> torch.Tensor:
+    found = torch.as_tensor(values)
+    return found if found.is_floating_point() else found.to(torch.float32)
 
 
 Advantage = GroupAdvantage | EpisodeAdvantage | TokenAdvantage

@@ -71,8 +71,9 @@ def gspo(inputs: Inputs, arguments: GspoLoss) -> Result:
     Source: arXiv 2507.18071. The value is the sequence's, the gradient each token's own.
     """
     log_ratio = inputs.logprob - inputs.old_logprob
-    of_rows = inputs.row_mean(log_ratio).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
-    ratio = torch.exp(inputs.logprob - inputs.logprob.detach() + of_rows.detach().unsqueeze(-1))
+    of_rows = inputs.row_mean(log_ratio)
+    bounded = of_rows.detach().clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).unsqueeze(-1)
+    ratio = torch.exp(inputs.logprob - inputs.logprob.detach() + bounded)
     found = surrogate(ratio, inputs.advantages, arguments.low, arguments.high, dual=None)
     loss = inputs.aggregate(found.losses, arguments.agg_mode)
     metrics = {

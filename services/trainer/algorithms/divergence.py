@@ -1,12 +1,12 @@
 """KL terms: how far the policy is from the reference, token by token, and the controller of their weight."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
 from services.config.algorithm_parts import KlArguments, arguments
-from services.trainer.algorithms.inputs import ratio_of
 
 MAX_ERROR = 0.2
 MAX_RATIO = 2.0
@@ -79,7 +79,7 @@ def _abs(logprob: torch.Tensor, ref: torch.Tensor, old: torch.Tensor | None) -> 
 def _corrected_k3(logprob: torch.Tensor, ref: torch.Tensor, old: torch.Tensor | None) -> torch.Tensor:
     """k3 weighed by the ratio to the sampler, at most 2; k3 itself where the sampler is not known."""
     estimate = _k3(logprob, ref, old)
-    return estimate if old is None else ratio_of(logprob, old).clamp(max=MAX_RATIO) * estimate
+    return estimate if old is None else (logprob - old).clamp(max=math.log(MAX_RATIO)).exp() * estimate
 
 
 ESTIMATES: dict[str, Estimate] = {

@@ -7,6 +7,7 @@ from services.trainer.algorithms.statistics import statistics
 from services.trainer.algorithms.token_advantages import Estimates, TokenInputs
 
 MIN_DEVIATION = 1e-12
+CHUNK = 2**24
 
 
 def clipb(inputs: TokenInputs, arguments: ClipBAdvantage) -> Estimates:
@@ -41,6 +42,24 @@ def clipv(inputs: TokenInputs, arguments: ClipVAdvantage) -> Estimates:
     estimates = _estimates(inputs, advantages, is_left_out)
     estimates.metrics["stdD"] = float(std)
     return estimates
+
+
+@torch.no_grad()
+def nec(logits: torch.Tensor, chunk: int = CHUNK) -> torch.Tensor:
+    """The mean over the vocabulary of `p (H + log p)`, float32 `N`, of logits `N x V` that are not normalised.
+
+    `sum p^2 (H + log p)`, what a token drawn from the policy itself would have on average. Works on at most `chunk`
+    elements at once, but on one token at least.
+    """
+    rows = torch.split(logits, max(1, chunk // logits.shape[-1]))
+    return torch.cat([_nec(each.float()) for each in rows])
+
+
+def _nec(logits: torch.Tensor) -> torch.Tensor:
+    p = torch.softmax(logits, dim=-1)
+    parts = torch.special.entr(p)  # -p log p, and 0 where p is
+    mean: torch.Tensor = p.square().sum(-1) * parts.sum(-1) - (p * parts).sum(-1)
+    return mean
 
 
 def _grpo(inputs: TokenInputs, epsilon: float) -> torch.Tensor:

@@ -17,8 +17,9 @@ class Inputs:
     """Tensors of `B` padded rows of `T` response tokens; `logprob` is 0 where `mask` is.
 
     `mask` is of `logprob`'s type. `old_logprob` is the sampler's, `proximal_logprob` the trainer's at the start of the
-    batch, `ref_logprob` the reference policy's. `expert_mask` `B` marks rows of expert data, `step` counts from 1.
-    `has_totals`: whether the totals are the caller's, or this batch's own.
+    batch, `ref_logprob` the reference policy's. `weights` multiply the values of tokens that make the loss.
+    `expert_mask` `B` marks rows of expert data, `step` counts from 1. `has_totals`: whether the totals are the
+    caller's, or this batch's own.
     """
 
     logprob: torch.Tensor
@@ -31,9 +32,11 @@ class Inputs:
     totals: Totals
     has_totals: bool
     step: float | None = None
+    weights: torch.Tensor | None = None
 
     def aggregate(self, values: torch.Tensor, mode: str) -> torch.Tensor:
-        return aggregate(values, self.mask, mode, self.totals)
+        """A share of the loss; tokens of weight 0 stay in the divisor."""
+        return aggregate(values if self.weights is None else values * self.weights, self.mask, mode, self.totals)
 
     def token_mean(self, values: torch.Tensor) -> torch.Tensor:
         """A share of the mean over all tokens of `values` `B x T`."""
@@ -61,6 +64,7 @@ class Inputs:
             ref_logprob=self.ref_logprob[chosen],
             expert_mask=self.expert_mask[chosen],
             totals=totals,
+            weights=None if self.weights is None else self.weights[chosen],
         )
 
 

@@ -24,6 +24,7 @@ LOSSES: dict[str, Callable[[Inputs, Any], Result]] = {
     "sapo": weighted.sapo,
     "topr": weighted.topr,
     "importance_sampling": weighted.importance_sampling,
+    "reinforce": weighted.reinforce,
     "opmd": opmd.opmd,
     "pairwise_opmd": opmd.pairwise_opmd,
     "rec": rec.rec,
@@ -41,6 +42,13 @@ LOSSES: dict[str, Callable[[Inputs, Any], Result]] = {
 }
 EXTRAS = frozenset({"ref_logprob", "expert_mask", "step", "proximal_logprob"})
 OPTIONAL = frozenset({"step", "proximal_logprob"})
+VERL_NAMES = {
+    "log_prob": "logprob",
+    "old_log_probs": "old_logprob",
+    "response_mask": "action_mask",
+    "ref_log_prob": "ref_logprob",
+    "rollout_is_weights": "weights",
+}
 
 
 @dataclass(frozen=True)
@@ -62,10 +70,10 @@ class PolicyLoss:
 
     def __call__(
         self,
-        logprob: torch.Tensor,
-        old_logprob: torch.Tensor | None,
-        action_mask: torch.Tensor,
-        advantages: torch.Tensor | None,
+        logprob: torch.Tensor | None = None,
+        old_logprob: torch.Tensor | None = None,
+        action_mask: torch.Tensor | None = None,
+        advantages: torch.Tensor | None = None,
         *,
         totals: Totals | None = None,
         **extra: Any,
@@ -74,37 +82,39 @@ class PolicyLoss:
 
         Tensors are `B x T`: padded responses, `action_mask` 1 on the tokens that count. `extra` may hold
         `ref_logprob` and `proximal_logprob` `B x T` (the trainer's own at the start of the batch; those of this call
-        where absent), `expert_mask` `B` and `step`; anything else is passed over. With `totals` of the whole optimizer
+        where absent), `weights` `B x T` that the values of tokens are multiplied by, `expert_mask` `B` and `step`;
+        veRL's names of these tensors do as well, and anything else is passed over. With `totals` of the whole optimizer
         batch the loss and every metric are this call's share: the sum over all calls is the value on the whole batch.
 
         Raises:
             ValueError: a tensor that the loss reads is missing.
         """
-        given = extra | {"old_logprob": old_logprob, "advantages": advantages}
-        inputs = _inputs(logprob, action_mask, given, totals)
-        missing = sorted(name for name in POLICY_LOSSES[self.name].reads - OPTIONAL if given.get(name) is None)
+        given = {"logprob": logprob, "old_logprob": old_logprob, "action_mask": action_mask, "advantages": advantages}
+        given |= {VERL_NAMES.get(name, name): value for name, value in extra.items()}
+        reads = (POLICY_LOSSES[self.name].reads - OPTIONAL) | {"logprob", "action_mask"}
+        missing = sorted(name for name in reads if given.get(name) is None)
         if missing:
             raise ValueError(f"the policy loss {self.name} reads {', '.join(missing)}: pass it")
-        loss, metrics = LOSSES[self.name](inputs, self.arguments)
+        loss, metrics = LOSSES[self.name](_inputs(given, totals), self.arguments)
         numbers = torch.stack([value.detach().to(loss.dtype) for value in metrics.values()]).tolist()
         return loss, dict(zip(metrics, numbers, strict=True))
 
 
 def policy_loss(name: str, **args: object) -> PolicyLoss:
-    """The policy loss of that name; `args` replace single defaults.
+    """The policy loss of that name; `args` replace single defaults. Trinity-RFT's `backend` is passed over.
 
     Raises:
         ValueError: there is none of that name, or it does not take these arguments.
     """
-    checked = arguments("policy_loss_fn", name, args)
+    checked = arguments("policy_loss_fn", name, {key: value for key, value in args.items() if key != "backend"})
     assert isinstance(checked, LossArguments)
     return PolicyLoss(name, checked)
 
 
-def _inputs(logprob: torch.Tensor, action_mask: torch.Tensor, given: dict[str, Any], totals: Totals | None) -> Inputs:
+def _inputs(given: dict[str, Any], totals: Totals | None) -> Inputs:
     """The tensors of a call; zeros stand for what the loss does not read."""
-    mask = action_mask.to(logprob.dtype)
-    logprob = masked(logprob, mask)
+    mask = given["action_mask"].to(given["logprob"].dtype)
+    logprob = masked(given["logprob"], mask)
     zeros = torch.zeros_like(logprob)
     tensors = {name: given.get(name) for name in ("old_logprob", "advantages", "ref_logprob", "proximal_logprob")}
     expert = given.get("expert_mask")
@@ -121,6 +131,7 @@ def _inputs(logprob: torch.Tensor, action_mask: torch.Tensor, given: dict[str, A
         totals=Totals.of(mask, expert_mask) if totals is None else totals,
         has_totals=totals is not None,
         step=_step(given.get("step")),
+        weights=None if given.get("weights") is None else masked(given["weights"], mask),
     )
 
 

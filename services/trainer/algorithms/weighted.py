@@ -1,8 +1,14 @@
-"""Losses that weigh the policy gradient by a bounded ratio: CISPO, SAPO, TOPR, and plain importance sampling."""
+"""Losses that weigh the policy gradient by a bounded ratio: CISPO, SAPO, TOPR, plain importance sampling, and none."""
 
 import torch
 
-from services.config.loss_arguments import CispoLoss, ImportanceSamplingLoss, SapoLoss, ToprLoss
+from services.config.loss_arguments import (
+    CispoLoss,
+    ImportanceSamplingLoss,
+    ReinforceLoss,
+    SapoLoss,
+    ToprLoss,
+)
 from services.trainer.algorithms.inputs import Inputs, Result, ratio_of
 
 
@@ -74,3 +80,9 @@ def importance_sampling(inputs: Inputs, arguments: ImportanceSamplingLoss) -> Re
         "approx_kl": inputs.token_mean(-ratio.log()),
     }
     return loss, metrics
+
+
+def reinforce(inputs: Inputs, arguments: ReinforceLoss) -> Result:
+    """`-A logprob`. Source: Williams 1992; veRL's `loss_type: reinforce`, where a rollout correction weighs it."""
+    loss = inputs.aggregate(-inputs.advantages * inputs.logprob, arguments.agg_mode)
+    return loss, {"pg_loss": loss}

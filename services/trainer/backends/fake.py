@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from services.inference.fake import write_fake_weights
-from services.trainer.backends.port import Floats, Sequence, Vocabulary
+from services.trainer.backends.port import Floats, Measure, Sequence, Vocabulary
 
 STATE_FILE = "fake_state.json"
 REFERENCE_LAG = 0.25
@@ -21,8 +21,8 @@ VALUE = 0.5
 class FakeBackend:
     """`services.trainer.backends.port.Backend` without a model. Equal digests mean equal training.
 
-    Its policy has the sampler's log-probs, its reference policy `REFERENCE_LAG` less, and each of its values is
-    `VALUE`.
+    Its policy has the sampler's log-probs, their negatives as entropy, and a `nec` of 0; its reference policy has
+    `REFERENCE_LAG` less, and each of its values is `VALUE`.
     """
 
     def __init__(self, seconds_per_step: float = 0.02, seconds_per_checkpoint: float = 0.0) -> None:
@@ -45,11 +45,14 @@ class FakeBackend:
             state = json.loads((checkpoint / "actor" / STATE_FILE).read_text(encoding="utf-8"))
             self._step, self._digest = state["step"], state["digest"]
 
-    def logprobs(self, sequences: Rows[Sequence]) -> list[Floats]:
-        return [sequence.old_logprobs for sequence in sequences]
-
-    def entropies(self, sequences: Rows[Sequence]) -> list[Floats]:
-        return [-sequence.old_logprobs for sequence in sequences]
+    def measured(self, sequences: Rows[Sequence], measures: Rows[Measure]) -> dict[Measure, list[Floats]]:
+        sampled = [sequence.old_logprobs for sequence in sequences]
+        found: dict[Measure, list[Floats]] = {
+            "logprob": sampled,
+            "entropy": [-each for each in sampled],
+            "nec": [np.zeros_like(each) for each in sampled],
+        }
+        return {name: found[name] for name in measures}
 
     def reference_logprobs(self, sequences: Rows[Sequence]) -> list[Floats]:
         return [sequence.old_logprobs - np.float32(REFERENCE_LAG) for sequence in sequences]

@@ -8,11 +8,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from services.trainer.backends.balance import spread, workload
 from services.trainer.backends.port import Floats, Sequence
 
 _OPTIONAL = {
     "reference_logprobs": "ref_log_prob",
     "proximal_logprobs": "proximal_log_prob",
+    "weights": "rollout_is_weights",
     "values": "values",
     "returns": "returns",
 }
@@ -23,13 +25,15 @@ class Layout:
     """How a batch is parted: over `ranks`, and on each into micro-batches.
 
     A micro-batch has at most `token_budget` tokens, or, where it is set, `micro_batch_size` sequences. `together`
-    sequences that follow each other are never parted.
+    sequences that follow each other are never parted. Where it `is_balanced`, ranks get sequences by their lengths, so
+    that all have about as much to compute; otherwise in their order.
     """
 
     ranks: int
     token_budget: int
     micro_batch_size: int | None = None
     together: int = 1
+    is_balanced: bool = False
 
     def options(self, sequences: Rows[Sequence]) -> dict[str, Any]:
         """veRL's options for these sequences. One that is longer than the budget has a micro-batch of its own."""
@@ -48,12 +52,32 @@ class Layout:
             "force_group_size": self.together,
         }
 
-    def filled(self, sequences: Rows[Sequence]) -> list[Sequence]:
-        """The sequences, with silent copies behind them so that each rank has as many, in whole micro-batches."""
+    def places(self, sequences: Rows[Sequence]) -> list[int | None]:
+        """Which sequence stands where, by its number; each rank has an equal part, in whole micro-batches.
+
+        None stands for a silent copy, of which there are as many as that takes.
+        """
         if len(sequences) % self.together:
             raise ValueError(f"{len(sequences)} sequences cannot be taken {self.together} at a time")
         step = self.ranks * (self._size(len(sequences)) if self.micro_batch_size is not None else self.together)
-        return [*sequences, *([_silent(sequences[0])] * (-len(sequences) % step))]
+        missing = -len(sequences) % step
+        places = [*range(len(sequences)), *([None] * missing)]
+        if not self.is_balanced or self.ranks == 1:
+            return places
+        units = [places[at : at + self.together] for at in range(0, len(places), self.together)]
+        lengths = [len(sequence.tokens) for sequence in sequences]
+        works = [sum(workload(min(lengths) if place is None else lengths[place]) for place in unit) for unit in units]
+        return [place for unit in spread(works, self.ranks) for place in units[unit]]
+
+    def found_at(self, sequences: Rows[Sequence]) -> list[int]:
+        """Where each sequence stands among those that are filled up."""
+        at = {place: number for number, place in enumerate(self.places(sequences)) if place is not None}
+        return [at[place] for place in range(len(sequences))]
+
+    def filled(self, sequences: Rows[Sequence]) -> list[Sequence]:
+        """The sequences, and silent copies, at their places."""
+        shortest = min(sequences, key=lambda sequence: len(sequence.tokens))
+        return [_silent(shortest) if place is None else sequences[place] for place in self.places(sequences)]
 
     def _size(self, sequences: int) -> int:
         """Sequences of a micro-batch of fixed size: as even as they can be, at most `micro_batch_size`."""

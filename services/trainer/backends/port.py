@@ -3,12 +3,13 @@
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float32]
+Measure = Literal["logprob", "entropy", "nec"]
 
 
 @dataclass(frozen=True)
@@ -17,8 +18,8 @@ class Sequence:
 
     The other arrays have one element per response token; those that may be None are there where the algorithm asks for
     them. `old_logprobs` are what the policy loss compares with: the sampler's, or the trainer's own at the start of the
-    batch; `proximal_logprobs` are the trainer's own beside the sampler's. `group` counts the groups of the batch from
-    0. `baseline` is a reward to compare `reward` with.
+    batch; `proximal_logprobs` are the trainer's own beside the sampler's. `weights` multiply the policy loss of each
+    token. `group` counts the groups of the batch from 0. `baseline` is a reward to compare `reward` with.
     """
 
     tokens: npt.NDArray[np.int32]
@@ -39,6 +40,7 @@ class Sequence:
     teacher_logprobs: Floats | None = None
     reference_logprobs: Floats | None = None
     proximal_logprobs: Floats | None = None
+    weights: Floats | None = None
     values: Floats | None = None
     returns: Floats | None = None
 
@@ -72,11 +74,11 @@ class Backend(Protocol):
             CheckpointUnfit: the checkpoint lacks a model that is trained.
         """
 
-    def logprobs(self, sequences: Rows[Sequence]) -> list[Floats]:
-        """Log-probs of the response tokens under the present weights, at each sequence's temperature."""
+    def measured(self, sequences: Rows[Sequence], measures: Rows[Measure]) -> dict[Measure, list[Floats]]:
+        """Of the present policy where each response token was sampled, at its sequence's temperature, in one pass.
 
-    def entropies(self, sequences: Rows[Sequence]) -> list[Floats]:
-        """Entropy of the present policy, in nats, where each response token was sampled."""
+        `logprob` is the token's, `entropy` the policy's in nats, `nec` its mean over the vocabulary of `p (H + log p)`.
+        """
 
     def reference_logprobs(self, sequences: Rows[Sequence]) -> list[Floats]:
         """Log-probs of the response tokens under the weights that the run began with."""

@@ -5,24 +5,36 @@ Ray lives and dies with the trainer service; no Ray object leaves this module.
 
 import importlib
 import os
+from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Rows
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import structlog
 
+from services.config.allocation import allocation
 from services.config.derive import resolved
+from services.config.micro_batches import epochs
 from services.config.tree import RunConfig
+from services.config.verl_tree import Role
 from services.inference.tokenizers import fingerprint
+from services.trainer.algorithms.gap import completed
 from services.trainer.backends import verl_settings
-from services.trainer.backends.packing import pack
-from services.trainer.backends.port import CheckpointUnfit, Floats, Sequence, Vocabulary
-from services.trainer.backends.verl_metrics import named
-from services.trainer.backends.verl_settings import Role
+from services.trainer.backends.packing import Layout, pack
+from services.trainer.backends.port import CheckpointUnfit, Floats, Measure, Sequence, Vocabulary
+from services.trainer.backends.verl_metrics import named, seqlen
 from services.trainer.demands import demands
 from services.trainer.padding import unpadded
+from services.trainer.sharded import Shards
 
 log = structlog.get_logger()
+
+_FSDP_VERSIONS = {"fsdp": 1, "fsdp2": 2}
+
+_OUTPUTS: dict[Measure, str] = {"logprob": "log_probs", "entropy": "entropy", "nec": "nec"}
+_WITHOUT_ADAPTER = {"no_lora_adapter": True}
+_LOGIT_OPTIONS = {"distillation_use_topk": True, "compute_loss": True}  # veRL hands its logits to the loss function
 
 
 class VerlBackend:
@@ -53,8 +65,7 @@ class VerlBackend:
             self._groups[role].reset()
         self._set_losses()
         if checkpoint is not None:
-            for role in self._trained:
-                self._groups[role].load_checkpoint(str(checkpoint / role), None, False)
+            self._load(checkpoint)
         log.info(
             "trainer_backend_started",
             backend="verl",
@@ -64,27 +75,35 @@ class VerlBackend:
             models=self._roles,
         )
 
-    def logprobs(self, sequences: Rows[Sequence]) -> list[Floats]:
-        return self._inferred("actor", "log_probs", sequences)
-
-    def entropies(self, sequences: Rows[Sequence]) -> list[Floats]:
-        return self._inferred("actor", "entropy", sequences)
+    def measured(self, sequences: Rows[Sequence], measures: Rows[Measure]) -> dict[Measure, list[Floats]]:
+        options: dict[str, Any] = {"calculate_entropy": "entropy" in measures}
+        names = {measure: _OUTPUTS[measure] for measure in measures}
+        if "nec" not in measures:
+            found = self._inferred("actor", names.values(), sequences, options)
+        else:
+            with self._measuring_logits():
+                found = self._inferred("actor", names.values(), sequences, options | _LOGIT_OPTIONS)
+        return {measure: found[name] for measure, name in names.items()}
 
     def reference_logprobs(self, sequences: Rows[Sequence]) -> list[Floats]:
-        return self._inferred("reference", "log_probs", sequences)
+        if self._config.model.lora is None:
+            return self._inferred("reference", ["log_probs"], sequences)["log_probs"]
+        return self._inferred("actor", ["log_probs"], sequences, _WITHOUT_ADAPTER)["log_probs"]
 
     def values(self, sequences: Rows[Sequence]) -> list[Floats]:
-        return self._inferred("critic", "values", sequences)
+        return self._inferred("critic", ["values"], sequences)["values"]
 
     def update_critic(self, sequences: Rows[Sequence]) -> dict[str, float]:
         return named(self._updated("critic", sequences, {"calculate_entropy": False}), "critic")
 
     def update_actor(self, sequences: Rows[Sequence], step: int, kl_coef: float = 0.0) -> dict[str, float]:
         options: dict[str, Any] = {"calculate_entropy": self._shows_entropy, "step": step}
-        if not self._demands.kl_loss:
-            return named(self._updated("actor", sequences, options))
-        metrics = named(self._updated("actor", sequences, {**options, "kl_coef": kl_coef}))
-        return metrics | {"actor/kl_coef": kl_coef}
+        if self._demands.kl_loss:
+            options["kl_coef"] = kl_coef
+        actions = float(sum(each.action_mask.sum() for each in sequences if not each.is_expert))
+        metrics = completed(named(self._updated("actor", sequences, options)), actions)
+        metrics |= seqlen(sequences, self._layout("actor"))
+        return metrics | ({"actor/kl_coef": kl_coef} if self._demands.kl_loss else {})
 
     def write_weights(self, directory: Path, dtype: str) -> None:
         self._groups["actor"].write_weights(str(directory), dtype)
@@ -104,7 +123,8 @@ class VerlBackend:
 
     @property
     def _roles(self) -> tuple[Role, ...]:
-        return (*self._trained, "reference") if self._demands.reference else self._trained
+        has_own = self._demands.reference and self._config.model.lora is None
+        return (*self._trained, "reference") if has_own else self._trained
 
     def _set_losses(self) -> None:
         from services.trainer.backends.verl_loss import CriticLoss, actor_loss
@@ -113,6 +133,13 @@ class VerlBackend:
         if self._demands.critic:
             self._groups["critic"].set_loss_fn(CriticLoss(verl_settings.cliprange_value(self._config)))
 
+    def _load(self, checkpoint: Path) -> None:
+        for role in self._trained:
+            self._groups[role].load_checkpoint(str(checkpoint / role), None, False)
+        written_by = Shards(checkpoint / "actor").ranks
+        if written_by != self._ranks:
+            log.info("checkpoint_resharded", written_by=written_by, ranks=self._ranks, random_states="seeded anew")
+
     def _assert_fits(self, checkpoint: Path) -> None:
         lacking = [role for role in self._trained if not (checkpoint / role).is_dir()]
         if lacking:
@@ -120,27 +147,57 @@ class VerlBackend:
                 f"{checkpoint} holds no {' and no '.join(lacking)}: it was made by an algorithm that trains none. "
                 "Begin a new run from its weights (model.model_path), or go on with that algorithm"
             )
+        made_by = {Shards(checkpoint / role).fsdp_version for role in self._trained} - {None}
+        strategy = self._config.trainer.trainer_strategy
+        others = made_by - {_FSDP_VERSIONS[strategy]}
+        if others:
+            raise CheckpointUnfit(
+                f"{checkpoint} was made by FSDP {others.pop()}, whose optimizer trainer.trainer_strategy={strategy} "
+                "cannot take over: set it as it was, or begin a new run from the weights (`trinity convert checkpoint`)"
+            )
 
     def _updated(self, role: Role, sequences: Rows[Sequence], options: dict[str, Any]) -> dict[str, Any]:
         """veRL's metrics of one optimizer step."""
         from verl.utils import tensordict_utils
 
-        data = self._packed(role, sequences, options)
+        data = self._packed(self._layout(role), sequences, {"epochs": epochs(self._config, role)} | options)
         return dict(tensordict_utils.get(self._groups[role].train_mini_batch(data).get(), "metrics"))
 
-    def _inferred(self, role: Role, name: str, sequences: Rows[Sequence]) -> list[Floats]:
-        """What a forward pass puts out at each response token."""
+    def _inferred(
+        self, role: Role, names: Iterable[str], sequences: Rows[Sequence], options: dict[str, Any] | None = None
+    ) -> dict[str, list[Floats]]:
+        """What a forward pass puts out at each response token, by veRL's names."""
         from verl.utils import tensordict_utils
         from verl.workers.utils.padding import no_padding_2_padding
 
-        data = self._packed(role, sequences, {"calculate_entropy": name == "entropy", "compute_loss": False})
-        output = tensordict_utils.get(self._groups[role].infer_batch(data).get(), name)
-        return unpadded(no_padding_2_padding(output, data), [sequence.response_length for sequence in sequences])
+        layout = self._layout(role, is_forward=True)
+        data = self._packed(layout, sequences, {"calculate_entropy": False, "compute_loss": False} | (options or {}))
+        output, lengths = self._groups[role].infer_batch(data).get(), data["responses"].offsets().diff().tolist()
+        order = layout.found_at(sequences)
+        found: dict[str, list[Floats]] = {}
+        for name in names:
+            rows = unpadded(no_padding_2_padding(tensordict_utils.get(output, name), data), lengths)
+            found[name] = [rows[at] for at in order]
+        return found
 
-    def _packed(self, role: Role, sequences: Rows[Sequence], options: dict[str, Any]) -> Any:
+    @contextmanager
+    def _measuring_logits(self) -> Iterator[None]:
+        """While the workers measure logits in place of the loss."""
+        from services.trainer.backends.verl_logits import LogitMeasures
+
+        self._groups["actor"].set_loss_fn(LogitMeasures())
+        try:
+            yield
+        finally:
+            self._set_losses()
+
+    def _layout(self, role: Role, is_forward: bool = False) -> Layout:
         together = 2 if self._demands.pairs and role == "actor" else 1
+        return verl_settings.layout(self._config, role, together, is_forward)
+
+    def _packed(self, layout: Layout, sequences: Rows[Sequence], options: dict[str, Any]) -> Any:
         padding = {"use_remove_padding": verl_settings.removes_padding(self._config)}
-        return pack(sequences, verl_settings.layout(self._config, role, together), padding | options)
+        return pack(sequences, layout, padding | options)
 
     def _start_ray(self) -> None:
         environment = {"TOKENIZERS_PARALLELISM": "false", "PYTHONPATH": os.pathsep.join(_python_path())}
@@ -172,7 +229,7 @@ class VerlBackend:
         from verl.single_controller.ray import RayResourcePool
 
         return RayResourcePool(
-            process_on_nodes=_spread(self._ranks, self._config.cluster.gpu_per_node),
+            process_on_nodes=[*allocation(self._config).ranks_of_nodes.values()] or [self._ranks],
             use_gpu=not verl_settings.on_cpu(self._config),
             max_colocate_count=len(self._roles),
         )
@@ -201,13 +258,6 @@ def _vocabulary(model_path: str, trust_remote_code: bool) -> Vocabulary:
     config = AutoConfig.from_pretrained(model_path, trust_remote_code=trust_remote_code)
     tokenizer = AutoTokenizer.from_pretrained(model_path, trust_remote_code=trust_remote_code)
     return Vocabulary(size=int(config.get_text_config().vocab_size), tokenizer=fingerprint(tokenizer))
-
-
-def _spread(ranks: int, gpus_per_node: int) -> list[int]:
-    """Processes on each node: whole nodes first."""
-    per_node = gpus_per_node or ranks
-    full, rest = divmod(ranks, per_node)
-    return [per_node] * full + ([rest] if rest else [])
 
 
 def _python_path() -> list[str]:

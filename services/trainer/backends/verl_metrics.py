@@ -1,6 +1,10 @@
 """veRL's metrics under the names that Trinity-RFT gives them."""
 
+from collections.abc import Sequence as Rows
 from typing import Any, Literal
+
+from services.trainer.backends.packing import Layout
+from services.trainer.backends.port import Sequence
 
 _RENAMED = {
     "actor": {
@@ -16,6 +20,26 @@ _RENAMED = {
     },
 }
 _LEFT_OUT = {"actor": set[str](), "critic": {"loss"}}  # critic/vf_loss says the same
+
+
+def seqlen(sequences: Rows[Sequence], layout: Layout) -> dict[str, float]:
+    """Tokens that each rank gets of a batch: as it came, and `balanced`, as it is parted; the mean is that of both."""
+    places = layout.places(sequences)
+    share = len(places) // layout.ranks
+    lengths = [len(sequence.tokens) for sequence in sequences]
+    parted = [lengths[place] if place is not None else 0 for place in places]
+    came = [*lengths, *([0] * (len(places) - len(lengths)))]
+    before, after = (
+        [float(sum(each[rank * share : (rank + 1) * share])) for rank in range(layout.ranks)] for each in (came, parted)
+    )
+    return {
+        "global_seqlen/min": min(before),
+        "global_seqlen/max": max(before),
+        "global_seqlen/minmax_diff": max(before) - min(before),
+        "global_seqlen/balanced_min": min(after),
+        "global_seqlen/balanced_max": max(after),
+        "global_seqlen/mean": sum(lengths) / layout.ranks,
+    }
 
 
 def named(metrics: dict[str, Any], model: Literal["actor", "critic"] = "actor") -> dict[str, float]:

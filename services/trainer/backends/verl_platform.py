@@ -4,6 +4,7 @@ Every process that imports veRL on the CPU loads this module through `VERL_USE_E
 """
 
 import contextlib
+import functools
 import types
 from typing import Any
 
@@ -117,6 +118,7 @@ class CpuPlatform(PlatformBase):  # type: ignore[misc]
         return None
 
 
+@functools.cache  # veRL refuses a second time, and a process may hold several workers
 def register_engines() -> None:
     """Register veRL's FSDP engines for this platform. Separate, for veRL's workers import platforms first."""
     from verl.workers.engine import EngineRegistry, FSDPEngineWithLMHead

@@ -1,18 +1,23 @@
-"""veRL's own configuration objects, made from the run's. The only place that knows both vocabularies."""
+"""veRL's own configuration objects, made from the run's: ours first, and over them what `trainer.trainer_config` says.
+
+The only place that knows both vocabularies.
+"""
 
 import importlib.util
-import math
-from typing import Any, Literal
+from typing import Any
 
-from services.config.keys import split
+from services.config.micro_batches import data_ranks, is_dynamic, micro_batch_size, token_budget
+from services.config.optimizers import OPTIMIZERS
+from services.config.schedule import Schedule, critic_schedule, policy_schedule, schedule_steps, who_needs_a_total
+from services.config.stages import merged
 from services.config.tree import RunConfig
+from services.config.verl_tree import Role, below, engine_of, given, model_of, place_of
 from services.trainer.backends.packing import Layout
 
-Role = Literal["actor", "reference", "critic"]
-
-CRITIC_LR = 1e-5
 CLIPRANGE_VALUE = 0.5
 _ATTENTION_CPU = "sdpa"
+_PACKING = ("sdpa", "eager")
+"""Attention that transformers masks by itself where sequences are packed; it costs the square of all their tokens."""
 
 
 def worker_config(config: RunConfig, role: Role = "actor") -> Any:
@@ -29,44 +34,33 @@ def worker_config(config: RunConfig, role: Role = "actor") -> Any:
         model_config=_model_config(config, role),
         engine_config=_engine_config(config, role, forward_only),
         optimizer_config=None if forward_only else _optimizer_config(config, role),
-        checkpoint_config=CheckpointConfig(),
+        checkpoint_config=CheckpointConfig(**below(config, f"{place_of(role)}.checkpoint")),
     )
 
 
-def layout(config: RunConfig, role: Role, together: int = 1) -> Layout:
-    """How batches are parted for the models of a role; `together` sequences in a row stay together."""
-    size = _override(config, role, "ppo_micro_batch_size_per_gpu")
+def layout(config: RunConfig, role: Role, together: int = 1, is_forward: bool = False) -> Layout:
+    """How batches are parted for the models of a role; `together` sequences in a row stay together.
+
+    A pass that `is_forward` alone may have micro-batches of its own.
+    """
     return Layout(
-        ranks=max(1, config.trainer_ranks // config.trainer.ulysses_sequence_parallel_size),
-        token_budget=token_budget(config),
-        micro_batch_size=None if is_dynamic(config) else int(size or config.train_batch_size),
+        ranks=data_ranks(config),
+        token_budget=token_budget(config, role, is_forward),
+        micro_batch_size=None if is_dynamic(config, role) else micro_batch_size(config, role, is_forward),
         together=together,
+        is_balanced=config.trainer.balance_batch,
     )
-
-
-def token_budget(config: RunConfig) -> int:
-    """Tokens of one micro-batch; as in Trinity-RFT twice the model length, shared by the sequence-parallel ranks."""
-    given = _override(config, "actor", "ppo_max_token_len_per_gpu") or config.trainer.max_token_len_per_gpu
-    return int(given or math.ceil(2 * config.max_model_len / config.trainer.ulysses_sequence_parallel_size))
-
-
-def is_dynamic(config: RunConfig) -> bool:
-    """Whether micro-batches are made by their tokens rather than their number of sequences."""
-    given = _override(config, "actor", "use_dynamic_bsz")
-    return config.trainer.use_dynamic_bsz if given is None else bool(given)
 
 
 def cliprange_value(config: RunConfig) -> float:
     """How far a value may move in one step before its loss is clipped."""
-    given = _override(config, "critic", "cliprange_value")
-    return CLIPRANGE_VALUE if given is None else float(given)
+    asked = given(config, "critic.cliprange_value")
+    return CLIPRANGE_VALUE if asked is None else float(asked)
 
 
 def model_path(config: RunConfig, role: Role) -> str:
     """The model that a role begins from."""
-    if role != "critic":
-        return config.model.model_path
-    return str(_override(config, role, "model.path") or config.model.critic_model_path or config.model.model_path)
+    return config.model.model_path if role != "critic" else config.model.critic_model_path or config.model.model_path
 
 
 def on_cpu(config: RunConfig) -> bool:
@@ -74,81 +68,89 @@ def on_cpu(config: RunConfig) -> bool:
 
 
 def removes_padding(config: RunConfig) -> bool:
-    """Padding is removed only where flash-attention can work on packed sequences."""
-    has_flash = importlib.util.find_spec("flash_attn") is not None
-    return config.trainer.use_remove_padding and has_flash and not on_cpu(config)
+    """Padding is removed where flash-attention can work on packed sequences, or another attention is asked for."""
+    if not config.trainer.use_remove_padding:
+        return False
+    asked = _asked_attention(config)
+    if asked is not None:
+        return asked in _PACKING or not on_cpu(config)
+    return importlib.util.find_spec("flash_attn") is not None and not on_cpu(config)
+
+
+def _asked_attention(config: RunConfig) -> Any:
+    return given(config, f"{model_of('actor')}.override_config.attn_implementation")
 
 
 def _model_config(config: RunConfig, role: Role) -> Any:
     from verl.workers.config import HFModelConfig
 
-    attention = {"attn_implementation": _ATTENTION_CPU} if not removes_padding(config) else {}
-    checkpointing = _override(config, role, "model.enable_gradient_checkpointing")
-    return HFModelConfig(
-        path=model_path(config, role),
-        use_remove_padding=removes_padding(config),
-        enable_gradient_checkpointing=not on_cpu(config) if checkpointing is None else bool(checkpointing),
-        trust_remote_code=config.trainer.trust_remote_code or config.model.trust_remote_code,
-        override_config=attention,
-    )
+    checkpointing = config.trainer.enable_gradient_checkpointing
+    attention = _asked_attention(config) or (None if removes_padding(config) else _ATTENTION_CPU)
+    ours: dict[str, Any] = {
+        "path": model_path(config, role),
+        "enable_gradient_checkpointing": not on_cpu(config) if checkpointing is None else checkpointing,
+        "trust_remote_code": config.trainer.trust_remote_code or config.model.trust_remote_code,
+        "override_config": {} if attention is None else {"attn_implementation": attention},
+    }
+    found = merged(ours, below(config, model_of(role))) | _adapter(config, role)
+    return HFModelConfig(**found | {"use_remove_padding": removes_padding(config)})
+
+
+def _adapter(config: RunConfig, role: Role) -> dict[str, Any]:
+    """Of the policy alone: its reference is the same model with the adapter off, and a critic is trained whole."""
+    lora = config.model.lora
+    if lora is None or role != "actor":
+        return {}
+    return {
+        "lora_rank": lora.lora_rank,
+        "lora_alpha": lora.lora_alpha,
+        "target_modules": lora.target_modules,
+        "exclude_modules": lora.exclude_modules,
+        "lora_adapter_path": lora.path,
+    }
 
 
 def _engine_config(config: RunConfig, role: Role, forward_only: bool) -> Any:
     from verl.workers.config import FSDPEngineConfig
 
     trainer = config.trainer
-    return FSDPEngineConfig(
-        strategy=trainer.trainer_strategy,
-        fsdp_size=-1,
-        forward_only=forward_only,
-        use_torch_compile=not on_cpu(config),
-        use_dynamic_bsz=is_dynamic(config),
-        entropy_from_logits_with_chunking=bool(_override(config, "actor", "entropy_from_logits_with_chunking")),
-        max_token_len_per_gpu=token_budget(config),
-        infer_max_token_len_per_gpu=token_budget(config),
-        ulysses_sequence_parallel_size=trainer.ulysses_sequence_parallel_size,
-        use_remove_padding=removes_padding(config),
-        param_offload=_offloads(config, role, "param_offload"),
-        optimizer_offload=_offloads(config, role, "optimizer_offload"),
-        offload_policy=trainer.offload_policy,
-        mixed_precision={"param_dtype": trainer.param_dtype, "reduce_dtype": "fp32", "buffer_dtype": "fp32"},
-    )
-
-
-def _offloads(config: RunConfig, role: Role, what: str) -> bool:
-    section = "model.fsdp_config" if role == "critic" else "fsdp_config"
-    given = _override(config, role, f"{section}.{what}")
-    return bool(getattr(config.trainer, what) if given is None else given)
+    compiles = trainer.use_torch_compile
+    ours: dict[str, Any] = {
+        "strategy": trainer.trainer_strategy,
+        "use_torch_compile": not on_cpu(config) if compiles is None else compiles,
+        "entropy_from_logits_with_chunking": trainer.entropy_from_logits_with_chunking,
+        "ulysses_sequence_parallel_size": trainer.ulysses_sequence_parallel_size,
+        "param_offload": trainer.param_offload,
+        "optimizer_offload": trainer.optimizer_offload,
+        "offload_policy": trainer.offload_policy,
+        "mixed_precision": {"param_dtype": trainer.param_dtype, "reduce_dtype": "fp32", "buffer_dtype": "fp32"},
+    }
+    owned = {
+        "forward_only": forward_only,
+        "use_dynamic_bsz": is_dynamic(config, role),
+        "max_token_len_per_gpu": token_budget(config, role),
+        "infer_max_token_len_per_gpu": token_budget(config, role, is_forward=True),
+        "use_remove_padding": removes_padding(config),
+    }
+    return FSDPEngineConfig(**merged(ours, below(config, engine_of(role))) | owned)
 
 
 def _optimizer_config(config: RunConfig, role: Role) -> Any:
+    """Of the reference on the CPU it is the policy's, and never used."""
     from verl.workers.config import FSDPOptimizerConfig
 
-    optimizer = config.algorithm.optimizer
-    asked = {
-        "lr": optimizer.lr,
-        "betas": optimizer.betas,
-        "weight_decay": optimizer.weight_decay,
-        "lr_warmup_steps": optimizer.lr_warmup_steps,
-        "lr_warmup_steps_ratio": optimizer.lr_warmup_steps_ratio,
-        "min_lr_ratio": optimizer.min_lr_ratio,
-        "lr_scheduler_type": optimizer.lr_scheduler_type,
-    }
-    if role == "critic":
-        asked = {"lr": CRITIC_LR, **(_override(config, role, "optim") or {})}
-    clip = _override(config, role, "grad_clip") if role == "critic" else None
-    return FSDPOptimizerConfig(
-        **{name: tuple(value) if isinstance(value, list) else value for name, value in asked.items()},
-        clip_grad=config.trainer.grad_clip if clip is None else float(clip),
-        total_training_steps=config.total_steps or -1,
-    )
-
-
-def _override(config: RunConfig, role: Role, key: str) -> Any:
-    """What `trainer.trainer_config` says of a role, in veRL's own tree; None where it says nothing."""
-    section = "critic" if role == "critic" else "actor_rollout_ref"
-    place = key if role == "critic" or key.startswith("model.") else f"actor.{key}"
-    found: Any = config.trainer.trainer_config
-    for part in split(f"{section}.{place}"):
-        found = found.get(part) if isinstance(found, dict) else None
-    return found
+    optimizer, steps = config.algorithm.optimizer, schedule_steps(config)
+    schedule = critic_schedule(config) if role == "critic" else policy_schedule(config)
+    if steps is None and schedule.needs_total:
+        raise ValueError(
+            f"{next(iter(who_needs_a_total(config)))} needs the number of steps, which only `trinity run` counts: set "
+            "buffer.total_steps, or algorithm.optimizer.total_training_steps"
+        )
+    ours: dict[str, Any] = {name: getattr(schedule, name) for name in Schedule.__dataclass_fields__}
+    ours |= {"clip_grad": config.trainer.grad_clip, "total_training_steps": -1 if steps is None else steps}
+    if role != "critic":
+        named = OPTIMIZERS.get(optimizer.optimizer_type, optimizer.optimizer_type)
+        ours |= {"optimizer": named, "betas": optimizer.betas, "weight_decay": optimizer.weight_decay}
+    found = ours | below(config, "critic.optim" if role == "critic" else f"{place_of('actor')}.optim")
+    betas = {"betas": tuple(found["betas"])} if "betas" in found else {}
+    return FSDPOptimizerConfig(**found | betas)

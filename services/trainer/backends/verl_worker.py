@@ -1,12 +1,10 @@
 """One rank of the trainer, inside a Ray actor: veRL's training worker, with weights written in Hugging Face layout."""
 
 import os
-import random
 import shutil
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed
 import verl.utils.model
@@ -15,8 +13,11 @@ from verl.utils.device import get_device_name
 from verl.workers.config import TrainingWorkerConfig
 from verl.workers.engine_workers import TrainingWorker
 
+from services.trainer.backends.adapter import adapter_off, write_adapter
+from services.trainer.backends.restoring import seed, seed_of
+from services.trainer.backends.verl_checkpoints import use_our_manager
+
 _WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".index.json", ".h5", ".msgpack")
-_SEED = 42
 _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 
 
@@ -32,19 +33,24 @@ class FsdpWorker(TrainingWorker):  # type: ignore[misc]
             torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
         if config.model_type == "value_model":
             verl.utils.model.load_valuehead_model = _value_model
+        use_our_manager(config.engine_config.seed)
         super().__init__(config)
-        _seed(_SEED + torch.distributed.get_rank())
+        self.engine.disable_adapter = lambda: adapter_off(self.engine.module)
+        seed(seed_of(self.engine_config.seed, torch.distributed.get_rank(), steps=0))
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)  # type: ignore[untyped-decorator]
     def write_weights(self, directory: str, dtype: str) -> None:
-        """Gather every parameter on rank 0, which writes them as safetensors of `dtype`."""
-        parameters, _ = self.engine.get_per_tensor_param()
+        """Gather every parameter, or those of the adapter alone, on rank 0, which writes safetensors of `dtype`."""
+        has_adapter = self.model_config.lora_rank > 0
+        parameters, adapter = self.engine.get_per_tensor_param(base_sync_done=has_adapter)
         is_writer = torch.distributed.get_rank() == 0
         gathered: dict[str, torch.Tensor] = {}
         for name, parameter in parameters:
             if is_writer:
                 gathered[name] = parameter.detach().to("cpu", _DTYPES[dtype], copy=True).contiguous()
-        if is_writer:
+        if is_writer and adapter is not None:
+            write_adapter(Path(directory), gathered, adapter)
+        elif is_writer:
             self._write(Path(directory), gathered)
         torch.distributed.barrier()
 
@@ -69,13 +75,6 @@ def _value_model(local_path: str, torch_dtype: torch.dtype, model_config: Any, t
     return AutoModelForTokenClassification.from_pretrained(
         local_path, dtype=torch_dtype, config=model_config, trust_remote_code=trust_remote_code
     )
-
-
-def _seed(seed: int) -> None:
-    """Begin every random state anew, so that a run that begins from the model can be made again: veRL seeds none."""
-    random.seed(seed)
-    np.random.seed(seed)
-    torch.manual_seed(seed)
 
 
 def _join_gloo() -> None:

@@ -52,6 +52,9 @@ class RowStream:
             first = after
         self._is_read = True
 
+    def again(self, start: int) -> AsyncIterator[Delivery]:
+        return self.read(start)
+
     def rule(self, delivery: Delivery) -> str | None:
         message = delivery.message
         return self._formatter.rule(message) if isinstance(message, GroupSampled) else None

@@ -1,7 +1,6 @@
 """From the configuration to the pipeline. Plug-ins must have been loaded."""
 
-import math
-
+from services.config.reuse_rule import most_staleness
 from services.config.tree import RunConfig
 from services.rollout.config import OperatorConfig
 from services.trainer.pipeline.operators import sample_std_filter
@@ -24,7 +23,7 @@ def pipeline_of(config: RunConfig) -> Pipeline:
     threshold = (config.algorithm.advantage_fn_args or {}).get("std_threshold")
     if threshold is not None:
         stages.append(Stage(STD_RULE, sample_std_filter, {"threshold": float(threshold)}))
-    return Pipeline(tuple(stages), _max_staleness(config), asked.refill_batches)
+    return Pipeline(tuple(stages), most_staleness(config), asked.refill_batches)
 
 
 def problems(config: RunConfig) -> list[str]:
@@ -43,11 +42,3 @@ def _stage(config: RunConfig, asked: OperatorConfig) -> Stage:
     operator = operator_named(asked.name)
     check_arguments(asked.name, operator, arguments)
     return Stage(asked.name, operator, arguments)
-
-
-def _max_staleness(config: RunConfig) -> float | None:
-    strategy = config.algorithm.sample_strategy or config.algorithm_type.sample_strategy
-    if strategy != "staleness_control":
-        return None
-    most = (config.algorithm.sample_strategy_args or {}).get("max_staleness")
-    return None if most is None or math.isinf(most) else float(most)

@@ -8,11 +8,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from schemas.experiences import Experience
+from services.runtime.context import Uncorrected
 
 Experiences = tuple[Experience, ...]
 
 
-class OperatorFailed(Exception):
+class OperatorFailed(Uncorrected):
     """An operator that cannot be found, that raises, or that gives back what cannot be trained on."""
 
 

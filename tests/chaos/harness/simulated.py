@@ -19,6 +19,7 @@ from schemas.experiences import Experience, GroupSampled, TaskAbandoned
 from schemas.state import TrainProgress
 from schemas.tasks import TaskReleased
 from schemas.weights import WeightsAnnounced, WeightVersion
+from services.config.reuse_rule import reuse_rule
 from services.config.tree import RunConfig
 from services.runtime.context import Context
 from services.runtime.keys import TRAIN
@@ -38,6 +39,8 @@ from services.trainer.intake import Intake
 from services.trainer.learning import Learner
 from services.trainer.ledger import Ledger
 from services.trainer.pipeline.build import pipeline_of
+from services.trainer.reuse.restoring import restored
+from services.trainer.source import OwnStream
 
 
 class SteppedTrainer:
@@ -62,7 +65,9 @@ class SteppedTrainer:
         self._announcer = Announcer(self._context, self._backend, self.incarnation)
         resumed = await self._committer.resume()
         self.ledger = resumed.ledger
-        self._intake = Intake(self.ledger, config.usual_batch_size, bus.run, pipeline=pipeline_of(config))
+        pipeline, reuse = pipeline_of(config), reuse_rule(config)
+        self._intake = Intake(self.ledger, config.fresh_batch_size, bus.run, pipeline=pipeline, reuse=reuse)
+        await restored(OwnStream(self._context), self._intake)
         self._read_to = self.ledger.sequences.floor - 1
         self._learner.start(resumed.directory)
         await self.announce()
@@ -107,6 +112,12 @@ class SteppedTrainer:
     async def save(self) -> None:
         await self._committer.save(self.ledger)
         await self.say()
+
+    async def why_full(self) -> str:
+        """What it tells of a full stream; empty where the stream is not, or a checkpoint would make room."""
+        if await self._committer.makes_room(self.ledger):
+            return ""
+        return await self._committer.why_full(self.ledger, self._intake.gathered)
 
     async def die_in_commit(self, after_rename: bool) -> None:
         """A process that ends by itself in the middle of a commit: nothing is tidied up, nobody is told."""
@@ -181,7 +192,7 @@ class SteppedSynchronizer:
         """The next batch, where the pace allows it."""
         newest, train, now = await self._newest(), await self._train(), self._progress.now
         waiting = unanswered(now.released, train)
-        made_up = tasks_made_up(now.released, len(waiting), train, self._plan.config.usual_batch_size, self._group)
+        made_up = tasks_made_up(now.released, len(waiting), train, self._plan.config.fresh_batch_size, self._group)
         ordinals = self._plan.next_batch(now.released, made_up)
         batch = (now.released - made_up) // self._plan.batch_size
         oldest = min((self._plan.batch_of(each, now.refills) for each in waiting), default=batch)

@@ -30,13 +30,32 @@ _GIVEN_UP = _ABOUT | {"attempts", "error", "abandoned_at"}
 @dataclass(frozen=True)
 class Terms:
     """What the configuration of the run promises. `staleness_bound` is in steps, `max_tokens` for a whole sequence.
-    Answers with a reward below `least_reward` are filtered, and made up for within `refill_batches` a step."""
+    Answers with a reward below `least_reward` are filtered, and made up for within `refill_batches` a step.
+    `train_batch_size` experiences of a step are fresh. With `most_uses`, it is filled up to `whole_batch_size` from a
+    pool of at most `capacity`, by `version - decay * uses`, without a cooldown."""
 
     train_batch_size: int
     staleness_bound: int | None
     max_tokens: int
     least_reward: float = -math.inf
     refill_batches: int = 10
+    whole_batch_size: int = 0
+    most_uses: int = 0
+    decay: float = 2.0
+    capacity: int = 0
+
+
+@dataclass
+class Again:
+    """A group of the pool, as it was trained on first, with its lowest version."""
+
+    group: dict[str, Any]
+    version: int
+    uses: int = 1
+
+    @property
+    def size(self) -> int:
+        return len(self.group["experiences"])
 
 
 @dataclass
@@ -56,6 +75,7 @@ class Computed:
     counts: Counter[str] = field(default_factory=Counter)
     unusable: set[int] = field(default_factory=set)
     stale: Counter[tuple[int, int]] = field(default_factory=Counter)
+    pool: dict[int, Again] = field(default_factory=dict)
     digest: str = hashlib.sha256(b"start").hexdigest()
 
     @property
@@ -75,7 +95,7 @@ class Computation:
         self._run = run
         self._terms = terms
         self._short_batches = short_batches
-        self._open: list[dict[str, Any]] = []
+        self._open: dict[int, dict[str, Any]] = {}
         self._owed = 0
         self._made_up = 0
         self.computed = Computed()
@@ -88,7 +108,7 @@ class Computation:
             now.unusable.add(kept.sequence)
             now.counts["quarantined"] += 1
         elif "experiences" in message:
-            self._answer(message)
+            self._answer(kept.sequence, message)
         else:
             self._abandon(message)
         is_short = kept.sequence in self._short_batches and self._owed > 0
@@ -104,7 +124,7 @@ class Computation:
             return given_up
         return None
 
-    def _answer(self, group: dict[str, Any]) -> None:
+    def _answer(self, sequence: int, group: dict[str, Any]) -> None:
         now, ordinal, size = self.computed, group["task"]["ordinal"], len(group["experiences"])
         if ordinal in now.trained or ordinal in now.filtered:
             now.counts["duplicates"] += size
@@ -117,7 +137,7 @@ class Computation:
         now.counts["tokens_trained"] += sum(len(each["logprobs"]) // 4 for each in kept)
         if kept:
             now.trained[ordinal] = now.step + 1
-            self._open.append({**group, "experiences": kept})
+            self._open[sequence] = {**group, "experiences": kept}
         else:
             now.filtered.add(ordinal)
         most = self._terms.refill_batches * self._terms.train_batch_size
@@ -134,18 +154,54 @@ class Computation:
 
     def _close(self) -> None:
         now = self.computed
+        again = self._used_again()
         hasher = hashlib.sha256(now.digest.encode())
-        for group in self._open:
+        for group in [again[place].group for place in sorted(again)] + [*self._open.values()]:
             rewards = {each["reward"] for each in group["experiences"]}
             assert len(rewards) == 1, f"these runs give every answer of a task one reward, and not {rewards}"
             for each in group["experiences"]:
                 length = len(each["logprobs"]) // 4
                 hasher.update(each["tokens"] + np.zeros(length, np.float32).tobytes())
-                for version in np.frombuffer(each["token_versions"], "<i4").tolist():
-                    now.stale[now.step - version, group["incarnation"]] += 1
-        if self._open:
+        for group in self._open.values():
+            for version in [version for each in group["experiences"] for version in _versions(each)]:
+                now.stale[now.step - version, group["incarnation"]] += 1
+        if self._open or again:
             now.digest = hasher.hexdigest()
-        now.step, self._owed, self._made_up, self._open = now.step + 1, 0, 0, []
+        self._keep()
+        now.step, self._owed, self._made_up, self._open = now.step + 1, 0, 0, {}
+
+    def _used_again(self) -> dict[int, Again]:
+        """What fills the step up, by priority, this use counted."""
+        now, chosen = self.computed, {}
+        room = self._terms.whole_batch_size - sum(len(group["experiences"]) for group in self._open.values())
+        for place in sorted(now.pool, key=lambda place: (-self._priority(place), place)):
+            if now.pool[place].size <= room:
+                chosen[place] = now.pool[place]
+                room -= chosen[place].size
+        for each in chosen.values():
+            each.uses += 1
+            now.counts["reused"] += each.size
+            now.counts["tokens_reused"] += sum(len(one["logprobs"]) // 4 for one in each.group["experiences"])
+        return chosen
+
+    def _keep(self) -> None:
+        """What may be used again after this step."""
+        pool, terms = self.computed.pool, self._terms
+        for sequence, group in self._open.items():
+            lowest = min(version for each in group["experiences"] for version in _versions(each))
+            pool[sequence] = Again(group, lowest)
+        for place in [place for place, each in pool.items() if each.uses >= terms.most_uses]:
+            del pool[place]
+        while sum(each.size for each in pool.values()) > terms.capacity:
+            del pool[min(pool, key=lambda place: (self._priority(place), place))]
+
+    def _priority(self, place: int) -> float:
+        each = self.computed.pool[place]
+        return each.version - self._terms.decay * each.uses
+
+
+def _versions(each: dict[str, Any]) -> list[int]:
+    return [int(version) for version in np.frombuffer(each["token_versions"], "<i4")]
 
 
 def _faults(group: dict[str, Any], max_tokens: int, newest_version: int) -> list[str]:
@@ -233,9 +289,16 @@ def _ledger_apart(ledger: dict[str, Any], computed: Computed) -> Iterator[str]:
         ("filtered", counts["filtered"], computed.filtered_by_rule),
         *((name, counts[name], computed.counts[name]) for name in ("trained", "duplicates", "tokens_trained")),
         ("quarantined", counts["quarantined"], computed.counts["quarantined"]),
+        *((name, counts.get(name, 0), computed.counts[name]) for name in ("reused", "tokens_reused")),
+        ("pool, by sequence and uses", _pool_of(ledger), {place: each.uses for place, each in computed.pool.items()}),
     ):
         if told != found:
             yield f"the ledger says of {name}: {told}, the stream makes {found}"
+
+
+def _pool_of(ledger: dict[str, Any]) -> dict[int, int]:
+    groups = ledger["reuse"]["pool"]["groups"] if "reuse" in ledger else []
+    return {each["sequence"]: each["uses"] for each in groups}
 
 
 def _weights_apart(observed: Observed, computed: Computed) -> Iterator[str]:

@@ -13,6 +13,7 @@ SUMMARY = {
     "experiences": {"trained": 20, "filtered": {"too_long": 3, "empty": 1}, "quarantined": 0, "duplicates": 0},
     "tokens": {"trained": 100},
     "weights": "/runs/n/weights/version_3",
+    "checkpoint": None,
 }
 
 
@@ -28,3 +29,9 @@ def test_what_was_learned_and_what_was_left_out_is_told() -> None:
 def test_a_run_that_made_no_step_has_no_loss() -> None:
     nothing = SUMMARY | {"phase": "stopped", "steps": 0, "loss_by_step": [], "weights": None}
     assert [line.split(":")[0] for line in rows_lines(nothing)] == ["p/n", "sft on worked.jsonl"]
+
+
+def test_a_run_that_was_stopped_tells_of_a_checkpoint_that_its_weights_are_older_than() -> None:
+    stopped = SUMMARY | {"phase": "stopped", "steps": 5, "checkpoint": "/runs/n/global_step_5"}
+    *_, last = rows_lines(stopped)
+    assert last == "newer than these weights: /runs/n/global_step_5; the same command again goes on from there"

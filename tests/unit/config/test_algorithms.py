@@ -220,8 +220,3 @@ def test_parts_that_do_not_go_together_are_refused_with_the_reason(
 )
 def test_parts_that_go_together_are_accepted(loaded: Load, overrides: list[str]) -> None:
     assert loaded(*overrides).config.algorithm.policy_loss_fn is not None
-
-
-def test_clipv_waits_for_a_trainer_that_computes_what_it_reads(loaded: Load) -> None:
-    (line,) = unavailable(loaded("algorithm.advantage_fn=clipv").config)
-    assert line.startswith("not available yet: algorithm.advantage_fn=clipv (set grpo or ")

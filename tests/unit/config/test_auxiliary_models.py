@@ -1,12 +1,14 @@
-"""What is checked of the models beside the policy before a run starts."""
+"""What is checked of the models beside the policy before a run starts, and what is found out about them."""
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from services.config.availability import unavailable
 from services.config.constraints import violations
-from services.config.load import Loaded
+from services.config.load import Loaded, load
 
 Load = Callable[..., Loaded]
 KEY = "explorer.auxiliary_models"
@@ -23,6 +25,7 @@ KEY = "explorer.auxiliary_models"
         ),
         ("[{model_path: x/judge}, {model_path: y/judge}]", KEY, "2 models are called 'judge': give each a name"),
         ("[{model_path: a, engine_num: 0}]", f"{KEY}[0].engine_num", "engine_num=0: use 1 or more"),
+        ("[{model_path: a, runner: embed}]", f"{KEY}[0].runner", "auto"),
     ],
 )
 def test_a_model_that_cannot_be_had_is_refused(
@@ -52,3 +55,55 @@ def test_models_of_all_kinds_are_available(loaded: Load) -> None:
 )
 def test_what_a_model_cannot_have_yet_is_told(loaded: Load, model: str, line: str) -> None:
     assert unavailable(loaded(f"{KEY}=[{model}]").config) == [f"not available yet: {KEY}[0].{line}"]
+
+
+def _model(root: Path, architecture: str) -> str:
+    root.mkdir()
+    (root / "config.json").write_text(json.dumps({"architectures": [architecture]}), encoding="utf-8")
+    return str(root)
+
+
+def test_a_classifier_scores_where_neither_workflow_nor_reward_is_named(loaded: Load, tmp_path: Path) -> None:
+    path = _model(tmp_path / "rm", "LlamaForSequenceClassification")
+    found = loaded(f"{KEY}=[{{model_path: {path}}}]")
+    (model,) = found.config.auxiliary_models
+    assert (model.runner, model.max_model_len) == ("pooling", None)
+    assert found.origins[f"{KEY}[0].runner"] == "derived: its config.json"
+    assert [taskset.default_workflow_type for taskset in found.config.tasksets] == ["reward_model_workflow"]
+    assert any("the reward is the score of rm" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("named", ["taskset.default_reward_fn_type=math_reward", "default_workflow_type=math_workflow"])
+def test_a_classifier_that_nobody_asks_is_told(loaded: Load, tmp_path: Path, named: str) -> None:
+    path = _model(tmp_path / "rm", "LlamaForSequenceClassification")
+    found = loaded(f"{KEY}=[{{model_path: {path}}}]", f"buffer.explorer_input.{named}")
+    assert [taskset.default_workflow_type for taskset in found.config.tasksets] == ["math_workflow"]
+    assert any("(rm) is a reward model that no workflow asks" in note for note in found.notes)
+
+
+def test_a_model_that_answers_leaves_the_workflow_as_it_was(loaded: Load, tmp_path: Path) -> None:
+    path = _model(tmp_path / "judge", "LlamaForCausalLM")
+    found = loaded(f"{KEY}=[{{model_path: {path}}}, {{engine_type: fake, name: c}}]")
+    assert [model.runner for model in found.config.auxiliary_models] == ["generate", "generate"]
+    assert [taskset.default_workflow_type for taskset in found.config.tasksets] == ["math_workflow"]
+    assert not any("reward model" in note for note in found.notes)
+
+
+def test_a_model_that_is_not_here_yet_is_taken_for_the_reward_model_that_it_may_be(loaded: Load) -> None:
+    found = loaded(f"{KEY}=[{{model_path: ~/models/FsfairX-LLaMA3-RM-v0.1}}]")
+    assert found.config.auxiliary_models[0].runner == "auto"
+    assert [taskset.default_workflow_type for taskset in found.config.tasksets] == ["reward_model_workflow"]
+
+
+def test_the_example_with_a_reward_model_is_rewarded_by_it() -> None:
+    config = load(Path(__file__).parents[3] / "configs" / "examples" / "ppo_example.yaml").config
+    tasksets = [*config.tasksets, *config.eval_tasksets]
+    assert {taskset.default_workflow_type for taskset in tasksets} == {"reward_model_workflow"}
+    assert [model.known_as for model in config.auxiliary_models if model.may_score] == ["FsfairX-LLaMA3-RM-v0.1"]
+
+
+def test_the_policy_is_no_classifier_and_a_score_needs_one(refused: Callable[..., list[str]]) -> None:
+    (said,) = refused("explorer.rollout_model.runner=pooling")
+    assert "the policy generates text" in said
+    (said,) = refused("buffer.explorer_input.default_workflow_type=reward_model_workflow")
+    assert "reward_model_workflow of taskset sums needs a reward model" in said

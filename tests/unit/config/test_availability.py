@@ -26,19 +26,9 @@ def test_a_plain_run_asks_for_nothing_unavailable(loaded: Load) -> None:
             ["explorer.rollout_model.tool_call_parser=qwen3_coder"],
             "explorer.rollout_model.tool_call_parser=qwen3_coder (leave explorer.rollout_model.tool_call_parser out)",
         ),
-        (["model.lora_configs=[{name: lora}]"], "model.lora_configs (leave model.lora_configs out)"),
-        (
-            ["buffer.trainer_input.experience_buffer.replay_buffer.enable=true"],
-            "buffer.trainer_input.experience_buffer.replay_buffer.enable=true (set false instead: experiences are "
-            "trained on in the order of the stream, each once; `trinity replay` trains on a stream again)",
-        ),
         (
             ["explorer.rollout_model.tensor_parallel_size=2"],
             "explorer.rollout_model.tensor_parallel_size=2 on the CPU (set 1 instead, or cluster.gpu_per_node)",
-        ),
-        (
-            ["trainer.trainer_config.actor_rollout_ref.actor.ppo_epochs=4"],
-            "trainer.trainer_config.actor_rollout_ref.actor.ppo_epochs=4 (leave it out)",
         ),
         (["trainer.trainer_strategy=megatron"], "trainer.trainer_strategy=megatron (set fsdp2 or fsdp instead)"),
         (

@@ -105,11 +105,12 @@ def test_the_trainer_has_the_gpus_that_engines_leave_free(loaded: Load) -> None:
     overrides = (
         "cluster.node_num=2",
         "cluster.gpu_per_node=4",
-        "explorer.rollout_model.engine_num=2",
+        "bus.url=nats://host:4222",
+        "explorer.rollout_model.engine_num=1",
         "explorer.rollout_model.tensor_parallel_size=2",
         "explorer.auxiliary_models=[{model_path: judge, engine_num: 1}]",
     )
-    assert loaded(*overrides).config.trainer_ranks == 3
+    assert loaded(*overrides).config.trainer_ranks == 5
     assert loaded(*overrides, "mode=train").config.trainer_ranks == 8
     assert loaded("cluster.trainer_ranks=2").config.trainer_ranks == 2
     assert loaded().config.trainer_ranks == 1

@@ -99,18 +99,6 @@ def test_the_ppo_example_keeps_its_keys() -> None:
     assert config.trainer.trainer_config["critic"]["optim"]["lr"] == 1e-5
 
 
-def test_the_ppo_example_needs_only_another_monitor() -> None:
-    assert unavailable(example("ppo_example")) == [
-        "not available yet: monitor.monitor_type=wandb (set tensorboard instead)"
-    ]
-
-
-def test_the_grpo_example_needs_only_another_monitor() -> None:
-    assert unavailable(example("grpo_example")) == [
-        "not available yet: monitor.monitor_type=wandb (set tensorboard instead)"
-    ]
-
-
 def test_the_grpo_example_evaluates_only_versions_that_are_announced() -> None:
     loaded = load(CONFIGS / "examples" / "grpo_example.yaml")
     assert loaded.config.explorer.eval_interval == 8

@@ -1,5 +1,6 @@
 """The examples in the guides do what the guides say."""
 
+import json
 import re
 import sys
 from collections.abc import Iterator
@@ -126,8 +127,11 @@ async def test_the_readers_of_the_guide_read_what_is_on_the_bus(tmp_path: Path) 
 
 
 def test_the_ledger_of_the_guide_is_a_ledger() -> None:
-    (text,) = _blocks("guarantees.md", "json")
+    text, reuse = _blocks("guarantees.md", "json")
     ledger = Ledger.from_json(text)
     assert (ledger.step, ledger.counts.filtered) == (12, {"abandoned": 4, "dapo_dynamic_sampling": 24})
     assert 57 in ledger.sequences
     assert 56 not in ledger.sequences
+    reused = Ledger.from_json(json.dumps(json.loads(text) | json.loads(reuse)))
+    assert (reused.needed, reused.sequences.floor) == (41, 55)
+    assert json.loads(reused.to_json())["reuse"] == json.loads(reuse)["reuse"]

@@ -10,8 +10,11 @@ import pytest
 
 from services.explorer.serving.grouping import experiences_of
 from services.explorer.serving.history import History, HistoryUnusable
+from services.explorer.serving.tables import metadata
 from services.inference.engine import Completion
 from services.inference.openai.calls import Call
+from services.store.place import place_of
+from services.store.sql import engine_of
 
 Open = Callable[..., History]
 
@@ -23,18 +26,24 @@ def _call(name: str, prompt: str = "q ", response: str = "answer", version: int 
     return Call(name, choice, tuple(prompt.encode()), prompt, completion, temperature=0.75, incarnation=2)
 
 
-@pytest.fixture
-def opened(tmp_path: Path) -> Iterator[Open]:
+@pytest.fixture(params=["sqlite", "postgresql"])
+def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
     """Open the database, as often as there are processes that share it."""
     found: list[History] = []
+    is_file = request.param == "sqlite"
+    url = f"sqlite:///{tmp_path}/history.db" if is_file else request.getfixturevalue("postgresql")
 
-    def open_again(run: str = "p/n", name: str = "history.db") -> History:
-        found.append(History(f"sqlite:///{tmp_path / name}", run))
+    def open_again(run: str = "p/n") -> History:
+        found.append(History(url, run))
         return found[-1]
 
     yield open_again
     for history in found:
         history.close()
+    if not is_file:
+        engine = engine_of(place_of(url))
+        metadata.drop_all(engine)
+        engine.dispose()
 
 
 def test_a_call_comes_back_as_it_was_sampled_after_the_process_has_died(opened: Open) -> None:
@@ -126,8 +135,10 @@ def test_a_group_whose_task_is_anothers_wants_another_one_unless_it_was_publishe
     assert (history.unbound(), history.bind(8), history.unpublished()) == (0, group, [])
 
 
-def test_the_tables_hold_plain_columns(opened: Open, tmp_path: Path) -> None:
-    opened().record([_call("m1", response="ab")])
+def test_the_tables_hold_plain_columns(tmp_path: Path) -> None:
+    history = History(f"sqlite:///{tmp_path}/history.db", "p/n")
+    history.record([_call("m1", response="ab")])
+    history.close()
     with sqlite3.connect(tmp_path / "history.db") as plain:
         row = plain.execute("SELECT msg_id, response_text, response_ids, temperature FROM served_messages").fetchone()
     plain.close()

@@ -225,3 +225,26 @@ def test_an_external_model_needs_its_address(monkeypatch: pytest.MonkeyPatch) ->
     assert list(build_auxiliaries(configured(named))) == ["big"]
     with pytest.raises(AuxiliaryFailed, match="model_name is missing"):
         ExternalModel.configured(ExternalModelConfig(enable=True), Defaults())
+
+
+async def test_a_reward_model_behind_an_address_is_asked_for_its_raw_score(server: Server) -> None:
+    server.answers = [(200, {"data": [{"index": 0, "label": None, "probs": [-2.5], "num_classes": 1}]})]
+    conversation = [*ASK, {"role": "assistant", "content": "four"}]
+    model = ExternalModel(
+        "rm", model_name="big-rm", base_url=server.url, api_key="k", defaults=Defaults(), is_classifier=True
+    )
+    assert await model.score(conversation) == -2.5
+    ((path, body, _),) = server.asked
+    assert path == "/classify"
+    assert body == {
+        "model": "big-rm",
+        "messages": conversation,
+        "add_generation_prompt": False,
+        "use_activation": False,
+    }
+    server.answers = [(200, {"data": [{"probs": [0.1, 0.9]}]})]
+    with pytest.raises(AuxiliaryFailed, match="did not answer /classify with one score"):
+        await model.score(conversation)
+    await model.stop()
+    with pytest.raises(AuxiliaryFailed, match="it generates text and scores nothing"):
+        await external(server.url).score(conversation)

@@ -1,9 +1,11 @@
 """GPUs are shared out as the seeds' examples say."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from services.config.allocation import allocation, auxiliary_memory_share, memory_share
 from services.config.load import load
 from services.config.tree import RunConfig
 from services.launcher.devices import VISIBLE
@@ -74,9 +76,52 @@ def test_engines_on_the_same_gpus_share_the_memory(engines: int, shares: int) ->
             "cluster": {"gpu_per_node": 8},
             "buffer": {"explorer_input": {"eval_tasksets": [{"path": "b"}]}},
             "explorer": {
-                "rollout_model": {"engine_num": 2},
-                "auxiliary_models": [{"model_path": "judge", "engine_num": engines}],
+                "rollout_model": {"engine_num": 2, "gpu_memory_utilization": 0.9},
+                "auxiliary_models": [{"model_path": "judge", "engine_num": engines, "gpu_memory_utilization": 0.6}],
             },
         }
     )
-    assert config.auxiliary_shares(config.auxiliary_models[0]) == shares
+    assert auxiliary_memory_share(config, config.auxiliary_models[0]) == 0.6 / shares
+    assert memory_share(config) == 0.45
+
+
+def _cluster(engines: int, size: int, **more: Any) -> RunConfig:
+    """Two nodes of eight GPUs, with so many explorers on engines of `size` GPUs."""
+    cluster = {"node_num": 2, "gpu_per_node": 8, **more.pop("cluster", {})}
+    model = {"engine_num": engines, "tensor_parallel_size": size}
+    tree = {"cluster": cluster, "explorer": {"rollout_model": model}, "bus": {"url": "nats://h:4222"}, **more}
+    return RunConfig.model_validate(tree)
+
+
+def _by_node(**more: Any) -> list[dict[str, str]]:
+    """What each node's launcher starts, and what it lets them see."""
+    found = [plans(_cluster(**more, cluster={"node_rank": node}), Path("c.yaml")) for node in (0, 1)]
+    return [{plan.name: plan.environment.get(VISIBLE, "by Ray") for plan in node} for node in found]
+
+
+def test_each_nodes_launcher_starts_the_part_of_its_node() -> None:
+    first, second = _by_node(engines=3, size=4)
+    assert first == {"synchronizer": "", "explorer": "0,1,2,3", "explorer_1": "4,5,6,7", "monitor": ""}
+    assert second == {"trainer": "4,5,6,7", "explorer_2": "0,1,2,3"}
+
+
+def test_a_trainer_of_several_nodes_has_its_gpus_by_ray() -> None:
+    first, second = _by_node(engines=1, size=2)
+    assert first == {"synchronizer": "", "trainer": "by Ray", "explorer": "0,1", "monitor": ""}
+    assert second == {}
+    assert allocation(_cluster(1, 2)).ranks_of_nodes == {0: 6, 1: 8}
+
+
+def test_an_engine_lies_on_one_node_and_the_trainer_has_what_is_left() -> None:
+    found = allocation(_cluster(2, 5))
+    assert found.rollout == (tuple((0, gpu) for gpu in range(5)), tuple((1, gpu) for gpu in range(5)))
+    assert found.trainer == ((0, 5), (0, 6), (0, 7), (1, 5), (1, 6), (1, 7))
+
+
+def test_an_engine_larger_than_a_node_finds_no_place() -> None:
+    assert allocation(_cluster(1, 9)).homeless == ("engine 1 of 1 of explorer.rollout_model, of 9 GPUs",)
+
+
+def test_a_trainer_alone_has_all_gpus_of_all_nodes() -> None:
+    found = allocation(_cluster(1, 2, mode="train"))
+    assert (found.rollout, found.ranks_of_nodes) == ((), {0: 8, 1: 8})

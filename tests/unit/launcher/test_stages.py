@@ -1,11 +1,15 @@
 """Stages begin from the weights before them, and anew under another name."""
 
+import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from services.config.errors import ConfigError
 from services.config.load import Loaded, load
+from services.inference.config import LoRAConfig
 from services.launcher.stages import current, from_model, prepared_stages
 
 STAGED = """\
@@ -44,6 +48,27 @@ def test_a_stage_and_its_engines_begin_from_the_weights_of_the_one_before(staged
     assert config.explorer.rollout_model.model_path == "/runs/first/weights/version_4"
     assert config.model_copy(update={"model": second.config.model, "explorer": second.config.explorer}) == second.config
     assert from_model(second, None) == second.config
+
+
+def test_a_stage_after_one_that_trained_an_adapter_goes_on_with_it(staged, tmp_path: Path) -> None:
+    (_, second) = staged()
+    weights = tmp_path / "weights" / "version_4"
+    weights.mkdir(parents=True)
+    (weights / "adapter_config.json").write_text(json.dumps({"r": 8, "lora_alpha": 16}), encoding="utf-8")
+    (weights / "adapter_model.safetensors").touch()
+    with pytest.raises(ConfigError, match="the stage before has trained an adapter"):
+        from_model(second, weights)
+
+    def adapted(rank: int) -> Loaded:
+        section = second.given.model.model_copy(update={"lora_configs": [LoRAConfig(lora_rank=rank, lora_alpha=16)]})
+        return replace(second, given=second.given.model_copy(update={"model": section}))
+
+    config = from_model(adapted(8), weights)
+    assert config.model.model_path == "some/model"
+    assert config.model.lora is not None
+    assert config.model.lora.path == str(weights)
+    with pytest.raises(ConfigError, match="set lora_rank=8"):
+        from_model(adapted(4), weights)
 
 
 async def test_stages_that_have_left_nothing_begin_with_the_first(staged) -> None:

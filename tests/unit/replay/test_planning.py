@@ -50,12 +50,15 @@ def test_a_replay_under_its_sources_name_is_refused(past, source) -> None:
         replay_config(past, past.name, source, Span(1, 9), Manner())
 
 
-def test_a_checkpoint_of_other_ranks_is_refused(past, source, checkpoint_of) -> None:
+def test_a_checkpoint_of_other_ranks_is_refused_where_the_replay_is_to_be_exact(past, source, checkpoint_of) -> None:
     checkpoint = checkpoint_of(4, 17)
     (checkpoint.directory / "actor").mkdir()
     (checkpoint.directory / "actor" / "model_world_size_2_rank_0.pt").touch()
     with pytest.raises(ReplayError, match="was written by 2 ranks, and this run has 1"):
-        replay_config(past, "again", source, Span(17, 20), Manner(checkpoint))
+        replay_config(past, "again", source, Span(17, 20), Manner(checkpoint, is_exact=True))
+    planned = replay_config(past, "again", source, Span(17, 20), Manner(checkpoint))
+    assert planned.replay is not None
+    assert planned.replay.checkpoint == str(checkpoint.directory)
 
 
 def test_names_are_numbered_where_they_are_taken(past) -> None:

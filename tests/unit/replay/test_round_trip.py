@@ -129,7 +129,7 @@ def _with(table: Any, name: str, values: list[Any], kind: Any = None) -> Any:
 
 def test_a_column_that_is_missing_is_named(exported, tmp_path) -> None:
     path = _written(exported.drop_columns(["retry", "logprobs"]), tmp_path)
-    with pytest.raises(StoreError, match="lacks the columns logprobs, retry"):
+    with pytest.raises(StoreError, match="lacks the columns retry, logprobs"):
         [*answers(path, "tests/new")]
 
 

@@ -12,7 +12,7 @@ from services.inference.auxiliary import Auxiliaries, Defaults, EngineModel
 from services.inference.engine import Sampling
 from services.inference.fake import FakeEngine
 from services.rollout.errors import AuxiliaryMissing, EpisodeInvalid, TaskFailed
-from services.rollout.policy import Policy
+from services.rollout.policy import Policy, Prompting
 from services.rollout.ruler import MathTrainableRulerWorkflow, comparison, scores_in
 from services.rollout.runner import answer
 from services.rollout.workflows import workflow_named
@@ -213,6 +213,19 @@ async def test_a_teacher_says_how_likely_each_sampled_token_was(task: Task) -> N
     assert experience.reward == 0.0
     divergence = experience.logprobs.astype(float).sum() - expected.astype(float).sum()
     assert experience.metrics == {"kl_divergence": pytest.approx(divergence)}
+
+
+async def test_a_prompt_that_is_too_long_for_the_policy_is_kept_from_the_teacher_and_can_be_trained_beside_others(
+    task: Task,
+) -> None:
+    teacher = FakeEngine()
+    auxiliary = Auxiliaries([EngineModel("judge", teacher, Defaults())])
+    limits = Prompting(max_prompt_tokens=4, max_model_len=50)
+    policy = Policy(FakeEngine(), Sampling(max_tokens=9), limits, auxiliary=auxiliary)
+    (experience,) = await run(task("on_policy_distill_workflow"), policy)
+    assert experience.metrics == {"prompt_truncated": 1.0}
+    assert not experience.action_mask.any()
+    assert experience.teacher_logprobs.tolist() == experience.logprobs.tolist() != []
 
 
 async def test_a_distilled_answer_may_be_scored(task: Task) -> None:

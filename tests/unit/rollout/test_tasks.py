@@ -6,6 +6,7 @@ from schemas.codec import decode, encode
 from schemas.tasks import TaskIdentity, TaskReleased
 from schemas.weights import WeightVersion
 from services.rollout.config import TasksetConfig
+from services.rollout.prompts import truth_of
 from services.rollout.tasks import released
 
 IDENTITY = TaskIdentity(ordinal=9, batch=2, taskset="sums", epoch=1, index=4)
@@ -55,3 +56,15 @@ def test_a_row_may_name_its_own_workflow_and_reward() -> None:
 def test_without_a_name_the_workflow_is_maths() -> None:
     task = release({"prompt": ""})
     assert (task.workflow, task.reward_fn) == ("math_workflow", None)
+
+
+def test_the_true_answer_may_lie_below_a_column() -> None:
+    row = {"prompt": "1+1=", "reward_model": {"style": "rule", "ground_truth": 2}, "a.b": "flat"}
+
+    def truth(key: str) -> str:
+        return truth_of(release(row, format={"response_key": key}))
+
+    assert truth("reward_model.ground_truth") == "2"
+    assert truth("a.b") == "flat"
+    assert truth("reward_model.ground_truth.deeper") == ""
+    assert truth("nowhere.at_all") == ""

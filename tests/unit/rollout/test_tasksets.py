@@ -68,6 +68,8 @@ def test_a_directory_has_the_splits_of_its_files(tmp_path: Path, opened: Callabl
     assert rows_of(opened(tmp_path / "set", split="test")) == ROWS[2:]
     with pytest.raises(TasksetError, match=r"taskset 'sums': no split 'tset': did you mean 'test'.*has train, test"):
         opened(tmp_path / "set", split="tset")
+    with pytest.raises(TasksetError, match="subset_name=main is none of its parts: leave it out"):
+        opened(tmp_path / "set", subset_name="main")
 
 
 def test_local_files_leave_nothing_in_the_users_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

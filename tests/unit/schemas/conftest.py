@@ -32,6 +32,15 @@ from schemas.weights import FileDigest, WeightsAnnounced, WeightVersion
 
 TASK = TaskIdentity(ordinal=17, batch=2, taskset="addition", epoch=1, index=5)
 WEIGHTS = WeightVersion(incarnation=3, version=12)
+COUNTS = Counts(
+    trained=768,
+    filtered={"no_spread": 8},
+    quarantined=1,
+    duplicates=2,
+    tokens_trained=12_345,
+    reused=64,
+    tokens_reused=1_029,
+)
 
 
 def _experience(position: int) -> Experience:
@@ -107,6 +116,7 @@ def _spoken() -> list[Message]:
             step_ended_at=1_700_000_004.0,
             announced_at=1_700_000_005.0,
             is_final=True,
+            is_adapter=True,
         ),
         EvaluationReported(
             run="project/name",
@@ -187,7 +197,7 @@ def _kept() -> list[Message]:
             answered_floor=96,
             answered=97,
             checkpoint_step=10,
-            counts=Counts(trained=768, filtered={"no_spread": 8}, quarantined=1, duplicates=2, tokens_trained=12_345),
+            counts=COUNTS,
             reward=0.625,
             sequence_floor=31,
             staleness=1.5,

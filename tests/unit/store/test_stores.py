@@ -15,18 +15,7 @@ from services.store.port import Store
 from services.store.sql_schema import Base
 
 RUN, OTHER = "tests/stored", "tests/other"
-POSTGRESQL = os.environ.get("TRINITY_TEST_POSTGRESQL", "")
-KINDS = [
-    "sql",
-    "jsonl",
-    "parquet",
-    pytest.param(
-        "postgresql",
-        marks=pytest.mark.skipif(
-            not POSTGRESQL, reason="no PostgreSQL: set TRINITY_TEST_POSTGRESQL to the URL of an empty database"
-        ),
-    ),
-]
+KINDS = ("sql", "jsonl", "parquet", "postgresql")
 
 
 @pytest.fixture(params=KINDS)
@@ -36,9 +25,8 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
         "sql": f"sqlite:///{tmp_path}/deep/er/run.db",
         "jsonl": str(tmp_path / "deep" / "er" / "run.jsonl"),
         "parquet": str(tmp_path / "deep" / "run.parquet"),
-        "postgresql": POSTGRESQL,
     }
-    place = place_of(paths[request.param])
+    place = place_of(paths.get(request.param) or request.getfixturevalue("postgresql"))
     yield place
     if request.param == "postgresql":
         engine = create_engine(place.path)

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from services.config.reuse import ReuseRule
 from services.trainer.batches import described, judged, sequences
 from services.trainer.intake import Intake
 from services.trainer.ledger import Ledger
@@ -41,3 +42,14 @@ def test_advantages_are_measured_where_the_policy_acted(group) -> None:
     assert metrics["critic/advantages/max"] == 3.0
     assert metrics["critic/advantages/mean"] == pytest.approx(0.4)
     assert "critic/returns/mean" not in metrics
+
+
+def test_a_batch_with_reuse_tells_uses_and_the_staleness_of_what_was_trained_on_before(group) -> None:
+    intake = Intake(Ledger(step=4), 4, RUN, reuse=ReuseRule(train_batch_size=12, capacity=100))
+    for sequence in (1, 2, 3):
+        intake.offer(sequence, group(sequence))
+    first, _, third = (described(intake.take(), step) for step in (5, 6, 7))
+    assert not any(name.startswith(("sample/use_count", "sample/reused")) for name in first)
+    assert (third["sample/experience_count"], third["sample/task_count"]) == (12.0, 3.0)
+    assert [third[f"sample/use_count/{which}"] for which in ("min", "mean", "max")] == [1.0, 2.0, 3.0]
+    assert third["sample/reused_version_drift/mean"] == 2.0

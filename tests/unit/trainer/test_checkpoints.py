@@ -1,5 +1,9 @@
 """A checkpoint is there as a whole or not at all; weights are removed only when nobody needs them."""
 
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -97,6 +101,101 @@ def test_a_step_that_a_superseded_trainer_has_taken_is_committed_anew(tmp_path: 
     checkpoints.commit(tmp_path, _of(2, 8, FIRST, SECOND), lambda aside: (aside / "part").write_text("second"))
     (found,) = checkpoints.checkpoints(tmp_path)
     assert (found.ledger().incarnation, (found.directory / "part").read_text()) == (2, "second")
+
+
+def test_what_a_later_trainer_commits_anew_stays_until_somebody_prunes_it(tmp_path: Path) -> None:
+    third = Resumed(incarnation=3, step=4)
+    checkpoints.commit(tmp_path, _of(1, 8, FIRST), _write)
+    checkpoints.commit(tmp_path, _of(2, 8, FIRST, SECOND), _write)
+    checkpoints.commit(tmp_path, _of(3, 8, FIRST, SECOND, third), _write)
+    checkpoints.sweep(tmp_path)
+    checkpoints.prune(tmp_path, keep=1)
+    aside = checkpoints.fenced(tmp_path)
+    assert [found.directory.name for found in aside] == ["global_step_8.1", "global_step_8.2"]
+    assert [(found.step, found.ledger().incarnation, found.damage()) for found in aside] == [(8, 1, []), (8, 2, [])]
+
+
+def _export(directory: Path) -> None:
+    (directory / "model.safetensors").write_text("weights")
+    (directory / "config.json").write_text("of the export")
+
+
+def test_weights_are_added_to_a_checkpoint_that_is_there_and_its_other_files_stay(tmp_path: Path) -> None:
+    def write(directory: Path) -> None:
+        (directory / "actor" / "huggingface").mkdir(parents=True)
+        (directory / "actor" / "huggingface" / "config.json").write_text("{}")
+
+    found = checkpoints.commit(tmp_path, _of(1, 4, FIRST), write)
+    assert not found.has_weights
+    with pytest.raises(OSError, match="killed"):
+        checkpoints.commit(tmp_path, _of(1, 4, FIRST), write, _fails_after(_export))
+    assert (found.has_weights, found.damage(is_thorough=True)) == (False, [])
+    checkpoints.commit(tmp_path, _of(1, 4, FIRST), write, _export)
+    assert (found.has_weights, found.damage(is_thorough=True)) == (True, [])
+    place = found.directory / "actor" / "huggingface"
+    assert (place / "config.json").read_text() == "{}"
+    assert sorted(found.manifest()) == ["actor/huggingface/config.json", "actor/huggingface/model.safetensors"]
+    (place / "model.safetensors").write_text("wXights")
+    assert found.damage(is_thorough=True, below="actor/huggingface") != []
+    assert found.damage(is_thorough=True, below="critic") == []
+    checkpoints.sweep(tmp_path)
+    assert checkpoints.leftovers(tmp_path) == []
+
+
+def _fails_after(write: checkpoints.Write) -> checkpoints.Write:
+    def fail(directory: Path) -> None:
+        write(directory)
+        raise OSError("killed")
+
+    return fail
+
+
+ON_A_SMALL_DISK = """
+import sys
+from pathlib import Path
+import torch
+from services.trainer import checkpoints
+from services.trainer.ledger import Ledger
+
+def write(directory):
+    torch.save(torch.zeros(2**18), directory / "part.pt")
+
+run_dir = Path(sys.argv[1])
+for step in range(1, 99):
+    try:
+        checkpoints.commit(run_dir, Ledger(step=step), write)
+    except checkpoints.CannotSave as error:
+        (newest,) = [found for found in checkpoints.checkpoints(run_dir) if found.step == step - 1]
+        print(step, newest.damage(is_thorough=True), checkpoints.leftovers(run_dir), error)
+        break
+"""
+
+
+def test_a_disk_that_is_really_full_leaves_the_checkpoint_before(tmp_path: Path) -> None:
+    mounted = f"mount -t tmpfs -o size=4m none {tmp_path} && exec {sys.executable} -c '{ON_A_SMALL_DISK}' {tmp_path}"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    unshared = ["unshare", "--map-root-user", "--mount", "sh", "-c"]
+    if shutil.which("unshare") is None or subprocess.run([*unshared, "true"], check=False).returncode != 0:
+        pytest.skip("no disk of its own can be made here")
+    ended = subprocess.run([*unshared, mounted], env=environment, capture_output=True, text=True, check=False)
+    told = ended.stdout.splitlines()[-1]
+    assert told.startswith("4 [] [] global_step_4 cannot be written: no space is left below"), ended
+
+
+def test_a_full_disk_is_told_and_leaves_every_checkpoint_as_it_was(tmp_path: Path) -> None:
+    checkpoints.commit(tmp_path, _of(1, 4, FIRST), _write)
+
+    def on_a_full_disk(directory: Path) -> None:
+        (directory / "part").symlink_to("/dev/full")
+        (directory / "part").write_text("state")
+
+    with pytest.raises(checkpoints.CannotSave, match="global_step_8 cannot be written: no space is left"):
+        checkpoints.commit(tmp_path, _of(1, 8, FIRST), on_a_full_disk)
+    with pytest.raises(checkpoints.CannotSave, match="no space is left"):
+        checkpoints.commit(tmp_path, _of(1, 4, FIRST), _write, on_a_full_disk)
+    (found,) = checkpoints.checkpoints(tmp_path)
+    assert (found.step, found.has_weights, found.damage(is_thorough=True)) == (4, False, [])
+    assert (tmp_path / checkpoints.LATEST_FILE).read_text() == "4\n"
 
 
 def test_a_superseded_trainer_cannot_take_the_place_of_its_successors_checkpoint(tmp_path: Path) -> None:

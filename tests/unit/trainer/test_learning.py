@@ -11,7 +11,7 @@ import pytest
 
 from services.config.tree import RunConfig
 from services.trainer.backends.fake import REFERENCE_LAG, VALUE, FakeBackend
-from services.trainer.backends.port import Floats, Sequence
+from services.trainer.backends.port import Floats, Measure, Sequence
 from services.trainer.intake import Batch
 from services.trainer.learning import Learner
 
@@ -24,8 +24,9 @@ class Recorder(FakeBackend):
         self.updates: dict[str, list[Sequence]] = {}
         self.kl_coef = 0.0
 
-    def logprobs(self, sequences: Rows[Sequence]) -> list[Floats]:
-        return [sequence.old_logprobs + np.float32(0.5) for sequence in sequences]
+    def measured(self, sequences: Rows[Sequence], measures: Rows[Measure]) -> dict[Measure, list[Floats]]:
+        found = super().measured(sequences, measures)
+        return found | {"logprob": [sequence.old_logprobs + np.float32(0.5) for sequence in sequences]}
 
     def update_critic(self, sequences: Rows[Sequence]) -> dict[str, float]:
         self.updates["critic"] = list(sequences)
@@ -144,6 +145,38 @@ def test_the_trainers_own_logprobs_stand_beside_the_samplers_where_the_loss_read
     assert row.old_logprobs.tolist() == [-1.0] * 3
     assert proximal is not None
     assert proximal.tolist() == [-0.5] * 3
+
+
+def test_a_correction_weighs_and_masks_by_the_trainers_own_logprobs(learned: Learn, group) -> None:
+    """The trainer is half a nat above the sampler on each of three tokens: the response's weight is e^1.5, cut at 4."""
+    correction = {"rollout_is": "sequence", "rollout_is_threshold": 4.0, "rollout_rs": "token_k1"}
+    batch = Batch(groups=[group(0, (0.0, 1.0))], experts=[group(5, (9.0,))])
+    backend, _, metrics = learned(
+        batch, algorithm_type="mix", rollout_correction={**correction, "rollout_rs_threshold": 2.0}
+    )
+    *usual, expert = backend.updates["actor"]
+    assert [row.weights.tolist() for row in usual if row.weights is not None] == [[4.0] * 3] * 2
+    assert [row.old_logprobs.tolist() for row in usual] == [[-0.5] * 3] * 2
+    assert expert.weights is not None
+    assert expert.weights.tolist() == [1.0] * 3
+    assert metrics["rollout_corr/rollout_is_max"] == pytest.approx(np.exp(1.5))
+    assert metrics["rollout_corr/rollout_rs_masked_fraction"] == 0.0
+    assert metrics["rollout/logprob_diff"] == 0.5
+    backend, _, metrics = learned(
+        batch, algorithm_type="mix", rollout_correction={**correction, "rollout_rs_threshold": 1.5}
+    )
+    assert [row.action_mask.tolist() for row in backend.updates["actor"]] == [[0] * 3, [0] * 3, [1] * 3]
+    assert metrics["rollout_corr/rollout_rs_masked_fraction"] == 1.0
+
+
+def test_entropy_clipping_reads_the_trainers_own_policy(learned: Learn) -> None:
+    """Log-probs of -.5 and entropies of 1 make `p (H + log p)` .303 on every token: nothing stands out."""
+    backend, _, metrics = learned(algorithm_type="grpo", advantage_fn="clipb")
+    assert metrics["advantage/ES"] == pytest.approx(np.exp(-0.5) * (1.0 - 0.5))
+    assert metrics["advantage/frac_clipped"] == 0.0
+    assert backend.updates["actor"][0].old_logprobs.tolist() == [-1.0] * 3
+    _, _, metrics = learned(algorithm_type="grpo", advantage_fn="clipv")
+    assert metrics["advantage/stdD"] == 0.0
 
 
 def test_expert_rows_are_trained_on_without_an_advantage(learned: Learn, group) -> None:

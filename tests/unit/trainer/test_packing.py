@@ -2,7 +2,10 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from services.trainer.backends.balance import spread, workload
 from services.trainer.backends.packing import Layout, pack
 from services.trainer.backends.port import Sequence
 
@@ -59,3 +62,49 @@ def test_the_totals_are_those_of_the_real_sequences() -> None:
     assert data.batch_size[0] == 4
     names = ("tokens", "sequences", "length", "expert_tokens", "expert_sequences")
     assert [data[f"totals_{name}"] for name in names] == [16, 3, 11, 3, 1]
+
+
+def _tokens_of_ranks(layout: Layout, lengths: list[int]) -> list[int]:
+    filled = layout.filled(_rows(*lengths))
+    each = len(filled) // layout.ranks
+    return [sum(len(row.tokens) for row in filled[at : at + each]) for at in range(0, len(filled), each)]
+
+
+def test_ranks_get_as_much_to_compute_where_the_batch_is_balanced() -> None:
+    lengths = [100, 90, 80, 70, 4, 3, 3, 2]
+    assert _tokens_of_ranks(Layout(2, 400), lengths) == [340, 12]
+    assert _tokens_of_ranks(Layout(2, 400, is_balanced=True), lengths) == [176, 176]
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        Layout(3, 400, is_balanced=True),
+        Layout(3, 400, micro_batch_size=2, is_balanced=True),
+        Layout(2, 400, together=2, is_balanced=True),
+        Layout(1, 400, is_balanced=True),
+    ],
+)
+def test_each_sequence_is_found_where_it_was_put(layout: Layout) -> None:
+    rows = _rows(9, 50, 3, 40, 7, 21, 5, 11)
+    filled = layout.filled(rows)
+    assert [filled[at].group for at in layout.found_at(rows)] == list(range(8))
+    assert sum(row.group == -1 for row in filled) == len(filled) - 8
+
+
+def test_what_belongs_together_stays_side_by_side_when_it_is_spread() -> None:
+    filled = Layout(2, 400, together=2, is_balanced=True).filled(_rows(9, 50, 3, 40, 7, 21, 5, 11))
+    pairs = [tuple(row.group for row in filled[at : at + 2]) for at in range(0, 8, 2)]
+    assert sorted(pairs) == [(0, 1), (2, 3), (4, 5), (6, 7)]
+
+
+@given(lengths=st.lists(st.integers(1, 5000), min_size=1, max_size=40), ranks=st.integers(1, 6))
+def test_no_rank_has_more_to_compute_than_another_by_more_than_one_sequence_costs(
+    lengths: list[int], ranks: int
+) -> None:
+    works = [workload(length) for length in [*lengths, *[1] * (-len(lengths) % ranks)]]
+    order = spread(works, ranks)
+    assert sorted(order) == list(range(len(works)))
+    each = len(works) // ranks
+    loads = [sum(works[item] for item in order[at : at + each]) for at in range(0, len(works), each)]
+    assert max(loads) - min(loads) <= max(works)

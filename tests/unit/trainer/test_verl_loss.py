@@ -10,12 +10,16 @@ from verl.trainer.ppo.core_algos import agg_loss, compute_policy_loss_vanilla, c
 from verl.utils import tensordict_utils
 from verl.workers.config import ActorConfig
 
+from services.config.rollout_correction import RolloutCorrection
 from services.trainer.backends.packing import Layout, pack
 from services.trainer.backends.port import Sequence
 from services.trainer.backends.verl_loss import ActorLoss, CriticLoss
 
 MODES = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
 PROMPT = 3
+CORRECTION = RolloutCorrection(
+    rollout_is="sequence", rollout_rs="token_k2", rollout_rs_threshold=0.3, bypass_mode=True, loss_type="reinforce"
+)
 
 
 @pytest.fixture
@@ -71,10 +75,19 @@ def _called(loss: Any, rows: list[Sequence], whole: list[Sequence], said: Any, r
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(
     ("name", "entropy"),
-    [("ppo", "default"), ("gspo", "default"), ("mix", "mix"), ("tis", "default"), ("dpo", "default"), ("sft", "none")],
+    [
+        ("ppo", "default"),
+        ("gspo", "default"),
+        ("mix", "mix"),
+        ("tis", "default"),
+        ("dpo", "default"),
+        ("sft", "none"),
+        ("reinforce", "default"),
+    ],
 )
 def test_the_parts_of_a_batch_add_up_to_the_whole(rows: list[Sequence], mode: str, name: str, entropy: str) -> None:
-    loss = ActorLoss(name, {"loss_agg_mode": mode}, "k2", entropy, 0.1, mode)
+    correction = CORRECTION if name == "reinforce" else None
+    loss = ActorLoss(name, {"loss_agg_mode": mode}, "k2", entropy, 0.1, mode, True, correction)
     said = _output(rows)
     whole, metrics, gradients = _called(loss, rows, rows, said, ranks=1)
     silent = [replace(row, group=-1, action_mask=row.action_mask * 0) for row in rows[:2]]
@@ -83,7 +96,8 @@ def test_the_parts_of_a_batch_add_up_to_the_whole(rows: list[Sequence], mode: st
     assert float(sum(part[0] for part in parts)) / 2 == pytest.approx(float(whole), rel=1e-6)
     for key, metric in metrics.items():
         shares = [part[1][key].aggregate() for part in parts]
-        assert sum(shares) / 2 == pytest.approx(metric.aggregate(), rel=1e-5, abs=1e-9), key
+        together = {"sum": sum(shares) / 2, "max": max(shares), "min": min(shares)}[metric.aggregation.value]
+        assert together == pytest.approx(metric.aggregate(), rel=1e-5, abs=1e-9), key
     for part in parts[:-1]:
         for key, gradient in part[2].items():
             assert torch.allclose(gradient / 2, gradients[key], rtol=1e-6, atol=1e-12)
@@ -140,3 +154,22 @@ def test_the_value_loss_is_what_verl_computes(rows: list[Sequence]) -> None:
     expected, clipped = compute_value_loss(predicted, returns, values, mask, 0.5)
     assert float(value) == pytest.approx(float(expected), rel=1e-6)
     assert metrics["critic/vf_clipfrac"].aggregate() == pytest.approx(float(clipped), rel=1e-6)
+
+
+def test_weights_that_a_batch_brings_multiply_the_loss_of_each_token(rows: list[Sequence]) -> None:
+    """REINFORCE by hand: the weighted tokens over all of them, and a KL loss that is not weighed."""
+    weighed = [replace(row, weights=np.linspace(0, 2, row.response_length, dtype=np.float32)) for row in rows]
+    said = _output(rows)
+    loss = ActorLoss("reinforce", {}, "k2")
+    whole, metrics, _ = _called(loss, weighed, weighed, said, ranks=1)
+    logprobs = [said[row.tokens.tobytes()][PROMPT - 1 : -1].numpy() for row in rows]
+    terms = [
+        -row.weights * row.advantages * logprob * row.action_mask
+        for row, logprob in zip(weighed, logprobs, strict=True)
+        if row.weights is not None
+    ]
+    expected = sum(each.sum() for each in terms) / sum(row.action_mask.sum() for row in rows)
+    assert metrics["actor/pg_loss"].aggregate() == pytest.approx(expected, rel=1e-6)
+    unweighed = _called(loss, rows, rows, said, ranks=1)[1]
+    assert metrics["actor/kl_loss"].aggregate() == unweighed["actor/kl_loss"].aggregate()
+    assert float(whole) == pytest.approx(expected + 0.25 * metrics["actor/kl_loss"].aggregate(), rel=1e-6)

@@ -1,5 +1,6 @@
 """The input that the golden values were computed on."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,11 +26,22 @@ class Standard:
         return Standard(*(t.double() if t.is_floating_point() else t for t in vars(self).values()))
 
 
-@pytest.fixture
-def standard() -> Standard:
-    torch.manual_seed(42)
-    shape = (5, 20)
+def _drawn(seed: int = 42, rows: int = 5, length: int = 20, empty: Sequence[int] = ()) -> Standard:
+    torch.manual_seed(seed)
+    shape = (rows, length)
     logprob, old, ref = (2 * torch.rand(shape) - 1 for _ in range(3))
     mask = torch.rand(shape) > 0.5
     advantages = 2 * torch.rand(shape) - 1
-    return Standard(logprob, old, ref, mask, advantages, torch.rand(5) > 0.5)
+    mask[list(empty)] = False
+    return Standard(logprob, old, ref, mask, advantages, torch.rand(rows) > 0.5)
+
+
+@pytest.fixture
+def standard() -> Standard:
+    return _drawn()
+
+
+@pytest.fixture
+def drawn() -> Callable[..., Standard]:
+    """Inputs of another seed and shape; rows in `empty` have no token that counts."""
+    return _drawn

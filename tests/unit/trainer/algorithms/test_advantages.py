@@ -7,6 +7,7 @@ import torch
 
 from services.trainer.algorithms import Episodes, TokenInputs, advantage
 from services.trainer.algorithms.advantages import EPISODES, GROUP, TOKENS
+from services.trainer.algorithms.entropy_clipped import nec
 
 NAN = math.nan
 
@@ -138,6 +139,18 @@ def test_clipv_leaves_out_far_tokens_without_positive_advantage() -> None:
     assert found.action_mask.tolist() == [[1.0] * 4, [1.0] * 4, [1.0] * 4, [0.0, 1.0, 1.0, 1.0], [0.0, 1.0, 1.0, 1.0]]
     assert found.metrics["frac_clipped"] == pytest.approx(2 / 20)
     assert (found.metrics["frac_clipped_pos"], found.metrics["frac_clipped_neg"]) == (0.0, pytest.approx(1 / 8))
+
+
+def test_the_mean_over_the_vocabulary_is_the_same_in_chunks() -> None:
+    """Against the formula, on logits of which one token cannot have some words at all."""
+    logits = 3 * torch.randn(7, 50, generator=torch.Generator().manual_seed(0))
+    logits[3, 10:] = -torch.inf
+    p = logits.double().softmax(-1)
+    surprise = torch.where(p > 0, p.log(), 0.0)
+    entropy = -(p * surprise).sum(-1, keepdim=True)
+    expected = (p * p * (entropy + surprise)).sum(-1)
+    for chunk in (10**6, 100, 1):
+        torch.testing.assert_close(nec(logits, chunk).double(), expected, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", sorted(TOKENS))

@@ -1,12 +1,22 @@
 """Names and arguments: one table says what there is and with which defaults, and the functions agree with it."""
 
+from dataclasses import replace
 from typing import Any, get_type_hints
 
+import numpy as np
 import pytest
 import torch
 
 from services.config.algorithm_parts import ADVANTAGES, ENTROPY_LOSSES, KL_FNS, POLICY_LOSSES
-from services.trainer.algorithms import Totals, adapted_kl_coef, advantage, entropy_mask, kl, policy_loss
+from services.trainer.algorithms import (
+    TokenInputs,
+    Totals,
+    adapted_kl_coef,
+    advantage,
+    entropy_mask,
+    kl,
+    policy_loss,
+)
 from services.trainer.algorithms.advantages import EPISODES, GROUP, TOKENS
 from services.trainer.algorithms.divergence import ESTIMATES
 from services.trainer.algorithms.losses import LOSSES
@@ -220,3 +230,44 @@ def test_an_entropy_term_counts_the_rows_of_its_name() -> None:
         entropy_mask("mix", mask, None)
     with pytest.raises(ValueError, match="entropy_loss_fn='mixed' is not known: did you mean mix"):
         entropy_mask("mixed", mask, expert)
+
+
+def test_tensors_come_by_position_by_name_or_by_verls_names(standard) -> None:
+    """Trinity-RFT's losses take either set of names, a `backend`, and the mask as it comes."""
+    loss_fn = policy_loss("mix", backend="verl", clip_range=0.2)
+    given = (standard.logprob, standard.old, standard.mask, standard.advantages)
+    extra = {"expert_mask": standard.expert.long(), "anything": None}
+    by_position = loss_fn(*given, **extra)
+    by_name = dict(zip(("logprob", "old_logprob", "action_mask", "advantages"), given, strict=True))
+    by_verl = dict(zip(("log_prob", "old_log_probs", "response_mask", "advantages"), given, strict=True))
+    assert loss_fn(**by_name, **extra) == loss_fn(**by_verl, **extra) == by_position
+    assert policy_loss("mix")(*given[:2], standard.mask.float(), given[3], **extra) == by_position
+    with pytest.raises(ValueError, match="the policy loss mix reads action_mask, advantages, expert_mask: pass it"):
+        loss_fn(*given[:2])
+
+
+def test_rewards_come_as_lists_arrays_or_integers() -> None:
+    rewards = [[0, 0, 1, 1], [2, 0, 0, 0]]
+    grpo = advantage("grpo")
+    expected = grpo(torch.tensor(rewards, dtype=torch.float32))
+    assert grpo(rewards).tolist() == grpo(torch.tensor(rewards)).tolist() == expected.tolist()
+    torch.testing.assert_close(grpo(np.array(rewards, np.float64)), expected.double(), rtol=1e-6, atol=1e-6)
+    assert grpo(rewards[0]).tolist() == expected[0].tolist()
+    with pytest.raises(ValueError, match=r"grpo got rewards .* of shape \(1, 1, 2\): give P x G, or G"):
+        grpo([[[0.0, 1.0]]])
+
+
+def test_a_mask_of_bools_is_as_good_as_one_of_numbers(standard) -> None:
+    inputs = TokenInputs(standard.advantages, standard.mask, torch.tensor([0, 0, 1, 1, 1]), values=standard.ref)
+    floats = replace(inputs, action_mask=standard.mask.float())
+    for name in ("ppo", "reinforceplusplus"):
+        assert advantage(name)(inputs).advantages.equal(advantage(name)(floats).advantages)
+
+
+def test_the_name_of_an_algorithm_is_answered_with_that_of_its_part() -> None:
+    with pytest.raises(
+        ValueError, match="advantage_fn='dapo' is not known: it is an algorithm_type, whose advantage_fn"
+    ):
+        advantage("dapo")
+    with pytest.raises(ValueError, match=r"policy_loss_fn='grpo' .* whose policy_loss_fn is ppo; did you mean gspo\?"):
+        policy_loss("grpo")

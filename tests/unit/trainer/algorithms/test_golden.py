@@ -1,8 +1,9 @@
 """Losses, KL terms and advantages against values of the published reference implementation, Trinity-RFT 0.6.0.
 
 `tests/golden/algorithms.json` was made by calling that package's own classes, each with its default arguments and with
-others, on the input of `conftest.py` (advantages: on the rewards and episodes that stand beside the values). Where the
-reference is known to be wrong there is no golden value: the right one is worked out in the tests beside this file.
+others, on the input of `conftest.py`, or one of another seed and shape with a row that has no action (advantages: on
+the rewards and episodes that stand beside the values). Where the reference is known to be wrong there is no golden
+value: the right one is worked out in the tests beside this file.
 """
 
 import json
@@ -36,8 +37,8 @@ def _close(found: Any, expected: Any) -> None:
 
 
 @pytest.mark.parametrize("case", _named(GOLDEN["losses"]))
-def test_a_policy_loss_its_gradient_and_its_metrics_are_the_references(case: dict[str, Any], standard) -> None:
-    rows = slice(case["rows"])
+def test_a_policy_loss_its_gradient_and_its_metrics_are_the_references(case: dict[str, Any], drawn) -> None:
+    standard, rows = drawn(**case.get("input", {})), slice(case["rows"])
     logprob = standard.logprob.clone().requires_grad_()
     loss, metrics = policy_loss(case["name"], **case["args"])(
         logprob[rows],
@@ -54,7 +55,8 @@ def test_a_policy_loss_its_gradient_and_its_metrics_are_the_references(case: dic
 
 
 @pytest.mark.parametrize("case", _named([case for case in GOLDEN["kl"] if "wide" not in case]))
-def test_a_kl_term_is_the_references(case: dict[str, Any], standard) -> None:
+def test_a_kl_term_is_the_references(case: dict[str, Any], drawn) -> None:
+    standard = drawn(**case.get("input", {}))
     values = kl(case["name"])(standard.logprob, standard.ref, standard.old if case["with_old"] else None)
     _close(values[0, :4], case["first"])
     _close(values.sum(), case["sum"])

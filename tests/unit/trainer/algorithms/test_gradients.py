@@ -162,6 +162,7 @@ FORMULAS: list[tuple[str, dict[str, Any], Callable[[Token], Scalar]]] = [
     ("sapo", {"differentiate_gate": True}, _sapo_of_the_paper),
     ("topr", {}, _topr),
     ("importance_sampling", {}, lambda token: -token.adv * torch.exp(token.lp - token.old)),
+    ("reinforce", {}, lambda token: -token.adv * token.lp),
     ("opmd", {}, lambda token: -token.adv * token.lp / 2),
     *[("rec", {"clip_mode": mode}, _rec(mode)) for mode in ("none", "one-side", "two-side", "ring")],
     ("rec", {"clip_mode": "gspo-one-side", "loss_agg_mode": "token-mean"}, _rec("gspo-one-side")),

@@ -28,6 +28,7 @@ def _batch(seed: int) -> dict[str, Any]:
         "advantages": noise(),
         "ref_logprob": noise(),
         "proximal_logprob": noise(),
+        "weights": 1 + noise(),
         "expert_mask": noise()[:, 0] > 0,
     }
 
@@ -86,7 +87,7 @@ def test_what_stands_in_the_padding_does_not_matter(name: str, mode: str) -> Non
     clean, metrics = loss_fn(**batch, totals=totals, step=1)
     (gradient,) = torch.autograd.grad(clean, batch["logprob"])
     dirty = dict(batch)
-    for key in ("logprob", "old_logprob", "ref_logprob", "proximal_logprob"):
+    for key in ("logprob", "old_logprob", "ref_logprob", "proximal_logprob", "weights"):
         dirty[key] = torch.where(mask, batch[key].detach(), torch.tensor(float("-inf"), dtype=torch.float64))
     dirty["advantages"] = torch.where(mask, batch["advantages"], torch.tensor(float("nan"), dtype=torch.float64))
     dirty["logprob"].requires_grad_()
