@@ -4,7 +4,7 @@ import sys
 
 import typer
 
-from services.cli import audit, bus, checkpoints, data, debug, inspect, nodes, prepare, quarantine, replay, run
+from services.cli import audit, bus, checkpoints, convert, data, debug, inspect, nodes, prepare, quarantine, replay, run
 
 app = typer.Typer(
     name="trinity",
@@ -15,7 +15,7 @@ app = typer.Typer(
     epilog="Begin with: trinity prepare, then trinity run --config configs/quickstart.yaml",
 )
 
-for module in (run, debug, nodes, bus, inspect, audit, checkpoints, quarantine, data, replay, prepare):
+for module in (run, debug, nodes, bus, inspect, audit, checkpoints, quarantine, data, replay, prepare, convert):
     module.add_to(app)
 
 
