@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart test soak lint check-configs bench bench-explorers bench-stall clean
+.PHONY: help setup quickstart test soak lint check-configs bench bench-explorers bench-stall bench-alignment clean
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
@@ -63,6 +63,9 @@ bench-explorers: setup  ## Measure what 1, 10, 100 and 1,000 simulated explorers
 
 bench-stall: setup  ## Measure each service's memory while the trainer stands still (5 minutes)
 	$(BIN)/python benchmarks/stall.py $(ARGS)
+
+bench-alignment: setup  ## Train one model by veRL's own trainer and by ours, numbers and weights side by side (2 minutes)
+	$(BIN)/python -m benchmarks.alignment.compare $(ARGS)
 
 clean:  ## Remove caches and build outputs; keep .venv, prepared models and runs
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
