@@ -2,16 +2,16 @@
 
 from collections.abc import Callable, Iterator
 
-from services.config.auxiliary_constraints import who_asks_the_reward_model
+from services.config.checks.auxiliary import who_asks_the_reward_model
+from services.config.checks.reuse import nothing_is_reused, the_pool_fits_the_stream
 from services.config.explain import shown
 from services.config.keys import get
 from services.config.micro_batches import data_ranks
-from services.config.optimizers import OPTIMIZERS
-from services.config.reuse_constraints import nothing_is_reused, the_pool_fits_the_stream
 from services.config.schedule import schedule_steps, who_needs_a_total
 from services.config.tree import RunConfig
-from services.config.verl_keys import IDLE, OF_ALL_RANKS
-from services.config.verl_tree import explanation, given, said
+from services.config.verl.keys import IDLE, OF_ALL_RANKS
+from services.config.verl.optimizers import OPTIMIZERS
+from services.config.verl.tree import explanation, given, said
 from services.store.sinks import named
 
 AVAILABLE: dict[str, tuple[object, ...]] = {

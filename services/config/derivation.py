@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Iterator
 
-from services.config.algorithm_choice import part_of
-from services.config.algorithm_parts import ADVANTAGES, POLICY_LOSSES
+from services.config.algorithms.choice import part_of
+from services.config.algorithms.parts import ADVANTAGES, POLICY_LOSSES
 from services.config.allocation import allocation, auxiliary_memory_share, memory_share
 from services.config.explain import shown
 from services.config.keys import get
@@ -12,7 +12,7 @@ from services.config.micro_batches import data_ranks, epochs, is_dynamic, micro_
 from services.config.schedule import critic_schedule, policy_schedule, schedule_steps
 from services.config.show import explain_sizes
 from services.config.tree import RunConfig
-from services.config.verl_tree import Role, place_of, said
+from services.config.verl.tree import Role, place_of, said
 
 Line = tuple[str, str]
 INDENT = "  "

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from services.config.algorithm_choice import agg_mode_of, arguments_of, compares_with_own_logprobs, part_of
-from services.config.algorithm_parts import PARTS, Kind
+from services.config.algorithms.choice import agg_mode_of, arguments_of, compares_with_own_logprobs, part_of
+from services.config.algorithms.parts import PARTS, Kind
 from services.config.keys import put
 from services.config.tree import DEFAULT_CHECKPOINT_ROOT_DIR, INHERITED_FROM_MODEL, RunConfig
-from services.config.verl_same import taken_over, with_taken_over
+from services.config.verl.same import taken_over, with_taken_over
 from services.inference.architectures import is_classifier
 from services.trainer.config import Precision
 

@@ -11,14 +11,14 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from pydantic import ValidationError
 
 from services.config.availability import notices
-from services.config.constraints import violations
+from services.config.checks.general import violations
 from services.config.derive import derived, resolved
 from services.config.errors import ConfigError, Problem
 from services.config.explain import explained
 from services.config.keys import Part, get, is_under, joined, leaves, put, split
 from services.config.stages import NAME, STAGES, problems_of_names, staged, written_in
-from services.config.trainer_file import with_trainer_files
 from services.config.tree import RunConfig
+from services.config.verl.trainer_file import with_trainer_files
 from services.config.yaml_source import YamlSource
 
 OVERRIDE = "override"

@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 from services.config.tree import RunConfig
-from services.config.verl_tree import Role, given, place_of
+from services.config.verl.tree import Role, given, place_of
 
 
 def data_ranks(config: RunConfig) -> int:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from services.config.tree import RunConfig
-from services.config.verl_tree import below
+from services.config.verl.tree import below
 
 CRITIC_LR = 1e-5
 CRITIC_MIN_LR_RATIO = 0.01  # as of the policy's, and as Trinity-RFT sets it

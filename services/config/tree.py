@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from services.config.algorithm_types import ALGORITHM_TYPES, AlgorithmType
+from services.config.algorithms.types import ALGORITHM_TYPES, AlgorithmType
 from services.config.bus import BusConfig
 from services.config.cluster import ClusterConfig
 from services.config.log import LogConfig, ServiceConfig

@@ -128,7 +128,7 @@ def advice(key: str, kind: str) -> str:
 
 
 def _known(kind: str) -> Iterator[str]:
-    from services.config.verl_keys import SECTIONS
+    from services.config.verl.keys import SECTIONS
 
     for row in TABLE:
         if kind in row.kinds:

@@ -16,10 +16,10 @@ from bus.jetstream import connect
 from bus.permissions import Role
 from bus.port import Bus
 from services.account.snapshot import snapshot
+from services.config.checks.lora import the_beginning_fits
 from services.config.derive import resolved
 from services.config.errors import ConfigError, Problem
 from services.config.load import Loaded
-from services.config.lora_constraints import the_beginning_fits
 from services.config.tree import RunConfig
 from services.inference.config import ModelConfig
 from services.inference.weights import holds_adapter

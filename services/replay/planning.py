@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bus.port import StreamState
-from services.config.constraints import violations
+from services.config.checks.general import violations
 from services.config.errors import ConfigError
 from services.config.tree import RunConfig
 from services.replay.errors import ReplayError

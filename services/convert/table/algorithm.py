@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from services.config.algorithm_parts import POLICY_LOSSES
+from services.config.algorithms.parts import POLICY_LOSSES
 from services.config.rollout_correction import RolloutCorrection
 from services.convert.row import NOTHING, Row, Unfit, Values, Way, named, same
 from services.convert.table.data import whole

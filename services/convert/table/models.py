@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from services.config.verl_keys import IDLE, MOVED, REFUSED, SECTIONS
-from services.config.verl_tree import Said
+from services.config.verl.keys import IDLE, MOVED, REFUSED, SECTIONS
+from services.config.verl.tree import Said
 from services.convert.row import NOTHING, Row, Values, Way, named, path, same, verbatim
 
 REF = "actor_rollout_ref"

@@ -7,8 +7,8 @@ from typing import Any, Literal
 import numpy.typing as npt
 import torch
 
-from services.config.algorithm_parts import ADVANTAGES, AdvantageKind, arguments
-from services.config.arguments import Arguments
+from services.config.algorithms.arguments import Arguments
+from services.config.algorithms.parts import ADVANTAGES, AdvantageKind, arguments
 from services.trainer.algorithms import entropy_clipped, episode_advantages, group_advantages, token_advantages
 from services.trainer.algorithms.episode_advantages import Episodes
 from services.trainer.algorithms.token_advantages import Estimates, TokenInputs

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from services.config.loss_arguments import GspoLoss, PpoLoss, SppoLoss
+from services.config.algorithms.loss_arguments import GspoLoss, PpoLoss, SppoLoss
 from services.trainer.algorithms.inputs import MAX_LOG_RATIO, Inputs, Metrics, Result, ratio_of
 
 

@@ -6,7 +6,7 @@ and a weight without gradient says what a token of the sampler ("behaviour") is 
 
 import torch
 
-from services.config.loss_arguments import (
+from services.config.algorithms.loss_arguments import (
     CorrectedLoss,
     DecoupledPpoLoss,
     DppoTvLoss,

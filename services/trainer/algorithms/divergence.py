@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from services.config.algorithm_parts import KlArguments, arguments
+from services.config.algorithms.parts import KlArguments, arguments
 
 MAX_ERROR = 0.2
 MAX_RATIO = 2.0

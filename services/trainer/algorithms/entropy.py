@@ -2,7 +2,7 @@
 
 import torch
 
-from services.config.algorithm_parts import known
+from services.config.algorithms.parts import known
 
 
 def entropy_mask(name: str, action_mask: torch.Tensor, expert_mask: torch.Tensor | None) -> torch.Tensor:

@@ -2,7 +2,7 @@
 
 import torch
 
-from services.config.advantage_arguments import ClipBAdvantage, ClipVAdvantage
+from services.config.algorithms.advantage_arguments import ClipBAdvantage, ClipVAdvantage
 from services.trainer.algorithms.statistics import statistics
 from services.trainer.algorithms.token_advantages import Estimates, TokenInputs
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from services.config.advantage_arguments import GigpoAdvantage, StepWiseGrpoAdvantage
+from services.config.algorithms.advantage_arguments import GigpoAdvantage, StepWiseGrpoAdvantage
 from services.trainer.algorithms.statistics import deviation, statistics
 
 

@@ -5,7 +5,7 @@ Rewards come as `P x G`: a row of answers for each task. NaN stands for an answe
 
 import torch
 
-from services.config.advantage_arguments import (
+from services.config.algorithms.advantage_arguments import (
     AsymreAdvantage,
     GrpoAdvantage,
     NoArguments,

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from services.config.algorithm_parts import POLICY_LOSSES, arguments
-from services.config.loss_arguments import LossArguments
+from services.config.algorithms.loss_arguments import LossArguments
+from services.config.algorithms.parts import POLICY_LOSSES, arguments
 from services.trainer.algorithms import clipped, corrected, mixed, opmd, preference, rec, supervised, weighted
 from services.trainer.algorithms.aggregation import masked
 from services.trainer.algorithms.inputs import Inputs, Result

@@ -2,7 +2,7 @@
 
 import math
 
-from services.config.loss_arguments import MixChordLoss, MixedLoss, MixLoss, PpoLoss, SftLoss, SftPhiLoss
+from services.config.algorithms.loss_arguments import MixChordLoss, MixedLoss, MixLoss, PpoLoss, SftLoss, SftPhiLoss
 from services.trainer.algorithms.clipped import ppo
 from services.trainer.algorithms.inputs import Inputs, Result
 from services.trainer.algorithms.supervised import sft, sft_phi

@@ -1,6 +1,6 @@
 """Online policy mirror descent: the simple loss, and the pairwise one."""
 
-from services.config.loss_arguments import OpmdLoss
+from services.config.algorithms.loss_arguments import OpmdLoss
 from services.trainer.algorithms.inputs import Inputs, Result
 
 

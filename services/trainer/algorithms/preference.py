@@ -3,7 +3,7 @@
 import torch
 from torch.nn.functional import logsigmoid
 
-from services.config.loss_arguments import DpoLoss
+from services.config.algorithms.loss_arguments import DpoLoss
 from services.trainer.algorithms.inputs import Inputs, Result
 
 

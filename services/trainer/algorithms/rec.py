@@ -2,7 +2,7 @@
 
 import torch
 
-from services.config.loss_arguments import RecLoss
+from services.config.algorithms.loss_arguments import RecLoss
 from services.trainer.algorithms.inputs import MAX_LOG_RATIO, Inputs, Result, ratio_of
 
 

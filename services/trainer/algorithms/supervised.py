@@ -2,7 +2,7 @@
 
 import math
 
-from services.config.loss_arguments import SftLoss, SftPhiLoss
+from services.config.algorithms.loss_arguments import SftLoss, SftPhiLoss
 from services.trainer.algorithms.inputs import Inputs, Result
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from services.config.advantage_arguments import (
+from services.config.algorithms.advantage_arguments import (
     DistillAdvantage,
     GaeAdvantage,
     JsdAdvantage,

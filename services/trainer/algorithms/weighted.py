@@ -2,7 +2,7 @@
 
 import torch
 
-from services.config.loss_arguments import (
+from services.config.algorithms.loss_arguments import (
     CispoLoss,
     ImportanceSamplingLoss,
     ReinforceLoss,

@@ -17,7 +17,7 @@ from services.config.allocation import allocation
 from services.config.derive import resolved
 from services.config.micro_batches import epochs
 from services.config.tree import RunConfig
-from services.config.verl_tree import Role
+from services.config.verl.tree import Role
 from services.inference.tokenizers import fingerprint
 from services.trainer.algorithms.gap import completed
 from services.trainer.backends import verl_settings

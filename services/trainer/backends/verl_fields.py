@@ -1,4 +1,4 @@
-"""The fields of veRL's configuration as installed; `services.config.verl_fields` holds them as data.
+"""The fields of veRL's configuration as installed; `services.config.verl.fields` holds them as data.
 
 `python -m services.trainer.backends.verl_fields` prints that module for the veRL that is installed.
 """
@@ -39,7 +39,7 @@ def installed() -> dict[str, dict[str, Kind]]:
 
 
 def source() -> str:
-    """The text of `services/config/verl_fields.py`."""
+    """The text of `services/config/verl/fields.py`."""
     import verl
 
     lines = [

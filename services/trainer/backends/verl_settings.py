@@ -7,11 +7,11 @@ import importlib.util
 from typing import Any
 
 from services.config.micro_batches import data_ranks, is_dynamic, micro_batch_size, token_budget
-from services.config.optimizers import OPTIMIZERS
 from services.config.schedule import Schedule, critic_schedule, policy_schedule, schedule_steps, who_needs_a_total
 from services.config.stages import merged
 from services.config.tree import RunConfig
-from services.config.verl_tree import Role, below, engine_of, given, model_of, place_of
+from services.config.verl.optimizers import OPTIMIZERS
+from services.config.verl.tree import Role, below, engine_of, given, model_of, place_of
 from services.trainer.backends.packing import Layout
 
 CLIPRANGE_VALUE = 0.5

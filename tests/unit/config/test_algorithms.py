@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from services.config.algorithm_constraints import ALGORITHM_CHECKS
-from services.config.algorithm_parts import PARTS, POLICY_LOSSES, Kind, known
-from services.config.algorithm_types import ALGORITHM_TYPES
+from services.config.algorithms.parts import PARTS, POLICY_LOSSES, Kind, known
+from services.config.algorithms.types import ALGORITHM_TYPES
 from services.config.availability import unavailable
+from services.config.checks.algorithm import ALGORITHM_CHECKS
 from services.config.derive import resolved
 from services.config.load import Loaded
 from services.config.tree import RunConfig

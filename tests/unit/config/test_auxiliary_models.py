@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from services.config.availability import unavailable
-from services.config.constraints import violations
+from services.config.checks.general import violations
 from services.config.load import Loaded, load
 
 Load = Callable[..., Loaded]

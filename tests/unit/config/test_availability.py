@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from services.config.algorithm_parts import KL_FNS
+from services.config.algorithms.parts import KL_FNS
 from services.config.availability import notices, unavailable
 from services.config.load import Loaded
 

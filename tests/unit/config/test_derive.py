@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from services.config.algorithm_types import ALGORITHM_TYPES
+from services.config.algorithms.types import ALGORITHM_TYPES
 from services.config.derive import derived, resolved
 from services.config.load import Loaded
 from services.config.tree import RunConfig

@@ -3,7 +3,7 @@
 import pytest
 
 from services.config.availability import notices, unavailable
-from services.config.monitor_constraints import MONITOR_CHECKS
+from services.config.checks.monitor import MONITOR_CHECKS
 from services.config.secrets import shareable
 from services.config.tree import RunConfig
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from services.config.algorithm_choice import part_of
+from services.config.algorithms.choice import part_of
 from services.config.load import Loaded
 from services.config.rollout_correction import OPTIONS, Bound, RolloutCorrection
 

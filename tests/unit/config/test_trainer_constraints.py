@@ -6,7 +6,7 @@ import pytest
 
 from services.config.availability import notices, unavailable
 from services.config.load import Loaded
-from services.config.verl_tree import below
+from services.config.verl.tree import below
 
 Load = Callable[..., Loaded]
 Refuse = Callable[..., list[str]]

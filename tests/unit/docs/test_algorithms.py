@@ -6,9 +6,9 @@ from typing import get_args
 
 import pytest
 
-from services.config.algorithm_parts import ADVANTAGES, ENTROPY_LOSSES, KL_FNS, POLICY_LOSSES, Part
-from services.config.algorithm_types import ALGORITHM_TYPES
-from services.config.loss_arguments import AggregationMode, CorrectedLoss, MixedLoss
+from services.config.algorithms.loss_arguments import AggregationMode, CorrectedLoss, MixedLoss
+from services.config.algorithms.parts import ADVANTAGES, ENTROPY_LOSSES, KL_FNS, POLICY_LOSSES, Part
+from services.config.algorithms.types import ALGORITHM_TYPES
 
 GUIDE = (Path(__file__).parents[3] / "docs" / "algorithms.md").read_text(encoding="utf-8")
 NAMED_ONCE = {

@@ -12,7 +12,7 @@ from services.config.derivation import explain
 from services.config.keys import get
 from services.config.load import load
 from services.config.tree import RunConfig
-from services.config.verl_keys import SAME
+from services.config.verl.keys import SAME
 from services.rollout.config import TasksetConfig
 
 ROOT = Path(__file__).parents[3]

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from services.config import verl_fields as told
-from services.config.verl_keys import SAME, SECTIONS
-from services.config.verl_tree import Said
+from services.config.verl import fields as told
+from services.config.verl.keys import SAME, SECTIONS
+from services.config.verl.tree import Said
 from services.trainer.backends.verl_fields import source
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from services.config.algorithm_parts import ADVANTAGES, ENTROPY_LOSSES, KL_FNS, POLICY_LOSSES
+from services.config.algorithms.parts import ADVANTAGES, ENTROPY_LOSSES, KL_FNS, POLICY_LOSSES
 from services.trainer.algorithms import (
     TokenInputs,
     Totals,

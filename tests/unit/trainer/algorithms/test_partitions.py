@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.config.loss_arguments import AggregationMode
+from services.config.algorithms.loss_arguments import AggregationMode
 from services.trainer.algorithms import Totals, aggregate, policy_loss
 from services.trainer.algorithms.losses import LOSSES
 

@@ -5,8 +5,8 @@ What the user gives goes before what the type sets, and that before the defaults
 
 from typing import Any
 
-from services.config.algorithm_parts import Kind, arguments
-from services.config.arguments import Arguments
+from services.config.algorithms.arguments import Arguments
+from services.config.algorithms.parts import Kind, arguments
 from services.config.tree import RunConfig
 
 REINFORCE = "reinforce"
@@ -41,7 +41,7 @@ def arguments_of(config: RunConfig, kind: Kind) -> dict[str, Any] | None:
 
 
 def checked_arguments(config: RunConfig, kind: Kind) -> Arguments:
-    """The arguments of a part; raises as `algorithm_parts.arguments` does."""
+    """The arguments of a part; raises as `parts.arguments` does."""
     name = part_of(config, kind)
     is_of_type = name == getattr(config.algorithm_type, kind)
     set_by_type = config.algorithm_type.args.get(kind) if is_of_type else None

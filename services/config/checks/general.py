@@ -4,23 +4,23 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-from services.config.algorithm_constraints import ALGORITHM_CHECKS
-from services.config.algorithm_types import ALGORITHM_TYPES
-from services.config.allocation_constraints import ALLOCATION_CHECKS
-from services.config.auxiliary_constraints import AUXILIARY_CHECKS
+from services.config.algorithms.types import ALGORITHM_TYPES
+from services.config.checks.algorithm import ALGORITHM_CHECKS
+from services.config.checks.allocation import ALLOCATION_CHECKS
+from services.config.checks.auxiliary import AUXILIARY_CHECKS
+from services.config.checks.lora import LORA_CHECKS
+from services.config.checks.monitor import MONITOR_CHECKS
+from services.config.checks.pipeline import PIPELINE_CHECKS
+from services.config.checks.reuse import REUSE_CHECKS
+from services.config.checks.rollout_correction import ROLLOUT_CHECKS
+from services.config.checks.rows import ROW_CHECKS
+from services.config.checks.stores import STORE_CHECKS
+from services.config.checks.tasksets import TASKSET_CHECKS
+from services.config.checks.trainer import TRAINER_CHECKS
 from services.config.errors import Problem
 from services.config.keys import get
-from services.config.lora_constraints import LORA_CHECKS
-from services.config.monitor_constraints import MONITOR_CHECKS
-from services.config.pipeline_constraints import PIPELINE_CHECKS
 from services.config.retention import retention
-from services.config.reuse_constraints import REUSE_CHECKS
-from services.config.rollout_constraints import ROLLOUT_CHECKS
-from services.config.row_constraints import ROW_CHECKS
 from services.config.spelling import nearest
-from services.config.store_constraints import STORE_CHECKS
-from services.config.taskset_constraints import TASKSET_CHECKS
-from services.config.trainer_constraints import TRAINER_CHECKS
 from services.config.tree import RunConfig
 from services.rollout.config import TasksetConfig
 

@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from services.config.arguments import Arguments
+from services.config.algorithms.arguments import Arguments
 
 AggregationMode = Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
 Level = Literal["token", "sequence"]

@@ -4,7 +4,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from services.config.arguments import Arguments
+from services.config.algorithms.arguments import Arguments
 
 Scope = Literal["group", "batch"]
 

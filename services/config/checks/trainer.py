@@ -3,16 +3,16 @@
 from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
 
-from services.config.algorithm_choice import part_of
-from services.config.algorithm_parts import ADVANTAGES
+from services.config.algorithms.choice import part_of
+from services.config.algorithms.parts import ADVANTAGES
 from services.config.errors import Problem
 from services.config.explain import shown
 from services.config.schedule import schedule_steps, who_needs_a_total
 from services.config.spelling import nearest
 from services.config.tree import RunConfig
-from services.config.verl_keys import MOVED, OF_ALL_RANKS, OURS, REFUSED, SECTIONS
-from services.config.verl_same import PRECISIONS, contradictions, fits
-from services.config.verl_tree import PREFIX, Said, explanation, given, said
+from services.config.verl.keys import MOVED, OF_ALL_RANKS, OURS, REFUSED, SECTIONS
+from services.config.verl.same import PRECISIONS, contradictions, fits
+from services.config.verl.tree import PREFIX, Said, explanation, given, said
 
 ABOVE_ZERO = ("*.optim.lr", "critic.cliprange_value", "*.clip_grad", "*.num_cycles")
 AT_LEAST_ONE = ("*batch_size_per_gpu", "*max_token_len_per_gpu", "*.ppo_epochs", "*_chunk_size", "*_bucket")

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Iterator
 
-from services.config.algorithm_choice import checked_arguments, part_of
-from services.config.algorithm_parts import ADVANTAGES, PARTS, POLICY_LOSSES, ArgumentError, known
+from services.config.algorithms.choice import checked_arguments, part_of
+from services.config.algorithms.parts import ADVANTAGES, PARTS, POLICY_LOSSES, ArgumentError, known
 from services.config.errors import Problem
 from services.config.tree import RunConfig
 

@@ -3,7 +3,7 @@
 Every key that veRL knows and no table here names is handed to veRL as it is.
 """
 
-from services.config.verl_fields import ACTOR, CHECKPOINT, CRITIC, ENGINE, MODEL, OPTIMIZER, REFERENCE, TRAINER
+from services.config.verl.fields import ACTOR, CHECKPOINT, CRITIC, ENGINE, MODEL, OPTIMIZER, REFERENCE, TRAINER
 
 ACTOR_KEY = "actor_rollout_ref.actor"
 MODEL_KEY = "actor_rollout_ref.model"

@@ -7,11 +7,11 @@ from typing import Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from services.config import advantage_arguments as advantages
-from services.config import loss_arguments as losses
-from services.config.advantage_arguments import NoArguments
-from services.config.algorithm_types import ALGORITHM_TYPES
-from services.config.arguments import Arguments
+from services.config.algorithms import advantage_arguments as advantages
+from services.config.algorithms import loss_arguments as losses
+from services.config.algorithms.advantage_arguments import NoArguments
+from services.config.algorithms.arguments import Arguments
+from services.config.algorithms.types import ALGORITHM_TYPES
 
 Kind = Literal["advantage_fn", "policy_loss_fn", "kl_loss_fn", "kl_penalty_fn", "entropy_loss_fn", "sample_strategy"]
 

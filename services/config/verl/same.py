@@ -9,8 +9,8 @@ from typing import Any
 from services.config.keys import get, put, split
 from services.config.section import Section
 from services.config.tree import RunConfig
-from services.config.verl_keys import SAME
-from services.config.verl_tree import Said, said
+from services.config.verl.keys import SAME
+from services.config.verl.tree import Said, said
 
 PRECISIONS = ("fp32", "bf16")
 CLIP, CLIP_OF_OPTIMIZER = "trainer.grad_clip", "algorithm.optimizer.clip_grad"

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from services.config.keys import put
 from services.config.tree import RunConfig
-from services.config.verl_keys import (
+from services.config.verl.keys import (
     ACTOR_KEY,
     BELOW,
     ENGINE_OF,

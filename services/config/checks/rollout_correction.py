@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Iterator
 
-from services.config.algorithm_choice import REINFORCE, asks_for_reinforce, compares_with_own_logprobs, part_of
-from services.config.algorithm_parts import POLICY_LOSSES
+from services.config.algorithms.choice import REINFORCE, asks_for_reinforce, compares_with_own_logprobs, part_of
+from services.config.algorithms.parts import POLICY_LOSSES
 from services.config.errors import Problem
 from services.config.rollout_correction import RATIOS, RolloutCorrection
 from services.config.tree import RunConfig

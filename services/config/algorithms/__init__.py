@@ -1,0 +1,1 @@
+"""The algorithms as data: their types, parts, arguments and defaults. Imports no torch."""

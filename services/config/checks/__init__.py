@@ -1,0 +1,1 @@
+"""What must hold between keys before anything starts: a file for each field, and `general` with the table of all."""

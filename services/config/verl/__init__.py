@@ -1,0 +1,1 @@
+"""What `trainer.trainer_config` may say: the fields of veRL, and what becomes of each."""
