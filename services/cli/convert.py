@@ -126,7 +126,12 @@ def _put(text: str, output: Path | None, is_sound: bool) -> None:
     if output is None:
         sys.stdout.write(text)
         return
-    output.write_text(text, encoding="utf-8")
+    try:
+        output.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise _refusal(
+            f"{output} cannot be written: {error.strerror}: name a file in a directory that is there"
+        ) from None
     typer.echo(f"{output} is written{'' if is_sound else ', and has to be completed before it runs'}", err=True)
 
 

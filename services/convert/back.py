@@ -1,7 +1,5 @@
 """From a configuration of ours to the overrides of veRL that train as it does."""
 
-import re
-import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,11 +12,22 @@ import yaml
 from services.config.keys import get, is_under, joined, leaves, put
 from services.config.load import Loaded
 from services.convert.row import NOTHING, PPO, SFT, TRAINER_CONFIG, Row, spelled_out
+from services.convert.spelled import override, place, quoted
 from services.convert.table import TABLE
-from services.convert.writing import short
 
 MODULES = {PPO: "verl.trainer.main_ppo", SFT: "verl.trainer.sft_trainer"}
 INPUT = "buffer.explorer_input"
+DECIDED_SFT = (
+    "project",
+    "name",
+    "algorithm.algorithm_type",
+    "algorithm.optimizer.lr",
+    "buffer.train_batch_size",
+    "buffer.total_epochs",
+    "trainer.trainer_strategy",
+    "trainer.use_dynamic_bsz",
+    "monitor.monitor_type",
+)
 DECIDED = (
     "project",
     "name",
@@ -57,6 +66,17 @@ ONLY_HERE: tuple[tuple[str, str], ...] = (
     ("*", "veRL has no such key"),
 )
 
+LEFT_OF: dict[str, tuple[tuple[str, str], ...]] = {
+    PPO: (),
+    SFT: (
+        ("*.experience_buffer.format.*", "veRL's SFT data are lists of messages: data.messages_key"),
+        ("buffer.trainer_input.*", "veRL's SFT data set has no such key"),
+        ("explorer.*", "an SFT run of veRL samples nothing"),
+        ("synchronizer.*", "an SFT run of veRL samples nothing"),
+    ),
+}
+"""Reasons of one kind of launch, which go before the others."""
+
 
 @dataclass(frozen=True)
 class Back:
@@ -68,8 +88,15 @@ class Back:
 
     def command(self) -> str:
         """A shell command, an override a line."""
-        lines = [f"python3 -m {self.module}", *(f"{key}={quoted(value)}" for key, value in self.overrides.items())]
-        return " \\\n    ".join(lines)
+        lines = [f"{self._starter()} -m {self.module}"]
+        return " \\\n    ".join((*lines, *(override(key, value) for key, value in self.overrides.items())))
+
+    def _starter(self) -> str:
+        """torchrun for an SFT run: each of its GPUs has a process."""
+        if self.module != MODULES[SFT]:
+            return "python3"
+        nodes, gpus = (self.overrides.get(f"trainer.{name}") for name in ("nnodes", "n_gpus_per_node"))
+        return f"torchrun --nnodes={quoted(nodes or 1)} --nproc_per_node={quoted(gpus or 1)}"
 
 
 class Mine:
@@ -90,13 +117,33 @@ class Mine:
     def is_said(self, key: str) -> bool:
         return self.value(key, NOTHING) is not NOTHING
 
+    def agreed(self, section: str, name: str, value: Any = NOTHING) -> Any:
+        given = self.value(section)
+        self.asked.discard(section)
+        for number, entry in enumerate(given if isinstance(given, list) else []):
+            try:
+                own = get(entry, name)
+            except (KeyError, IndexError, TypeError):
+                own = NOTHING
+            value = own if value is NOTHING and number == 0 else value
+            if own is not NOTHING and own == value:
+                self.asked.add(f"{section}[{number}].{name}")
+        return value
+
     def count(self, key: str) -> int:
         value = self.value(key)
         self.asked.discard(key)
         return len(value) if isinstance(value, list) else 0
 
 
-PLAIN = (("synchronizer.sync_style", "fixed"), ("mode", "both"), ("trainer.trainer_type", "verl"))
+PLAIN: dict[str, tuple[tuple[str, str], ...]] = {
+    PPO: (("synchronizer.sync_style", "fixed"), ("mode", "both"), ("trainer.trainer_type", "verl")),
+    SFT: (
+        ("mode", "train"),
+        ("trainer.trainer_type", "verl"),
+        ("buffer.trainer_input.experience_buffer.format.prompt_type", "messages"),
+    ),
+}
 """Values that are veRL's own way."""
 
 SILENT = (
@@ -122,15 +169,16 @@ def of_tree(tree: Mapping[str, Any], kind: str) -> Back:
     for row in TABLE:
         if kind in row.kinds:
             overrides |= {key: value for key, value in _of_row(row, mine) if key not in overrides}
-    overrides |= _handed_on(mine, kind)
-    return Back(MODULES[kind], overrides, tuple(_left(mine)))
+    handed, homeless = _handed_on(mine, kind)
+    overrides |= handed
+    return Back(MODULES[kind], overrides, (*_left(mine, kind), *homeless))
 
 
 def _tree(loaded: Loaded) -> dict[str, Any]:
     """What was given, with tasksets as a list, and what is told even where it was left open."""
     tree = loaded.given.model_dump(exclude_unset=True)
     resolved = loaded.config.model_dump()
-    for key in DECIDED:
+    for key in DECIDED_SFT if loaded.config.algorithm.algorithm_type == "sft" else DECIDED:
         put(tree, key, get(resolved, key))
     given = tree.get("buffer", {}).get("explorer_input", {})
     if given.get("taskset"):
@@ -158,52 +206,33 @@ def _of_row(row: Row, mine: Mine) -> Iterator[tuple[str, Any]]:
         yield first, value
 
 
-def _handed_on(mine: Mine, kind: str) -> dict[str, Any]:
-    """What stands below `trainer.trainer_config` under veRL's own names."""
-    tree = mine.value(TRAINER_CONFIG.removesuffix(".")) or {}
-    if kind == SFT:
-        return {}
-    return {joined(path): value for path, value in leaves(tree) if path}
+def _handed_on(mine: Mine, kind: str) -> tuple[dict[str, Any], list[tuple[str, str]]]:
+    """What stands below `trainer.trainer_config`, at the places where veRL reads it, and what has no place there."""
+    handed: dict[str, Any] = {}
+    homeless: list[tuple[str, str]] = []
+    for path, value in leaves(mine.value(TRAINER_CONFIG.removesuffix(".")) or {}):
+        key = joined(path)
+        if not key or f"{TRAINER_CONFIG}{key}" in mine.asked:
+            continue
+        where = place(key, kind)
+        if where is None:
+            homeless.append((f"{TRAINER_CONFIG}{key}={value}", "veRL's SFT trainer has no such key"))
+        else:
+            handed[where] = value
+    return handed, homeless
 
 
-def _left(mine: Mine) -> Iterator[tuple[str, str]]:
+def _left(mine: Mine, kind: str) -> Iterator[tuple[str, str]]:
     made = mine.value("buffer.batch_size", 0) * mine.value("algorithm.repeat_times", 0)
     for path, value in leaves(mine.tree):
         key = joined(path)
         if (key, value) == ("buffer.train_batch_size", made):
             continue
-        is_plain = any(fnmatchcase(key, pattern) for pattern in SILENT) or (key, value) in PLAIN
+        is_plain = any(fnmatchcase(key, pattern) for pattern in SILENT) or (key, value) in PLAIN[kind]
         is_told = is_plain or any(
             is_under(key, asked) for asked in mine.asked if asked != TRAINER_CONFIG.removesuffix(".")
         )
         if not key or is_told or value in (None, [], {}, "") or key.startswith(TRAINER_CONFIG):
             continue
-        reason = next(words for pattern, words in ONLY_HERE if fnmatchcase(key, pattern))
+        reason = next(words for pattern, words in (*LEFT_OF[kind], *ONLY_HERE) if fnmatchcase(key, pattern))
         yield f"{key}={value}", reason
-
-
-def quoted(value: Any) -> str:
-    """A value for a shell: what the environment decides stays a variable."""
-    text = _hydra(value)
-    if "${oc.env:" not in text:
-        return shlex.quote(text) if not re.fullmatch(r"[\w./:@%+=,-]+", text) else text
-    inside = re.sub(r"\$\{oc\.env:(\w+)(?:,([^}]*))?\}", lambda match: _variable(match[1], match[2]), text)
-    return '"' + inside.replace('"', '\\"') + '"'
-
-
-def _variable(name: str, default: str | None) -> str:
-    return f"${{{name}:-{default}}}" if default else f"${{{name}}}"
-
-
-def _hydra(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value)
-    if value is None:
-        return "null"
-    if isinstance(value, list):
-        return "[" + ",".join(f'"{each}"' if isinstance(each, str) else _hydra(each) for each in value) + "]"
-    if isinstance(value, dict):
-        return "{" + ",".join(f"{name}:{_hydra(each)}" for name, each in value.items()) + "}"
-    if isinstance(value, float):
-        return short(value)
-    return str(value)

@@ -1,6 +1,7 @@
 """Hydra's overrides, `key=value`, `+key=value`, `++key=value`, `~key`: the grammar of the right side."""
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,7 +44,8 @@ def value_of(text: str) -> Any:
         return scalar(text.strip())
     found = reading.value()
     if isinstance(found, str) and found[:1] in ("[", "{"):
-        return value_of(found)
+        with suppress(ValueError):
+            return value_of(found)
     return found if reading.is_over else text.strip()
 
 
@@ -104,12 +106,12 @@ class _Reading:
         return match[1].strip(), self.value()
 
     def _quoted(self, quote: str) -> str:
-        end = self.text.find(quote, self.at + 1)
-        if end < 0:
+        end = re.compile(rf"(?:[^{quote}\\]|\\.)*{quote}", re.DOTALL).match(self.text, self.at + 1)
+        if end is None:
             raise ValueError(f"{self.text!r} is never closed: {quote} is missing")
-        found = self.text[self.at + 1 : end]
-        self.at = end + 1
-        return found
+        self.at = end.end()
+        # a backslash is a sign before a quote alone
+        return re.sub(rf"(\\+)({quote}|$)", lambda run: "\\" * (len(run[1]) // 2) + run[2], end.group()[:-1])
 
     def _blanks(self) -> None:
         while self.text[self.at : self.at + 1].isspace():

@@ -40,6 +40,14 @@ class Values(Protocol):
         ...
 
 
+class Owned(Values, Protocol):
+    """What a configuration of ours says."""
+
+    def agreed(self, section: str, name: str, value: Any = NOTHING) -> Any:
+        """What the first entry of a list says under `name`, else `value`; entries that say the same are done with."""
+        ...
+
+
 @dataclass(frozen=True)
 class Spoken:
     """A value of ours with words of its own on where it comes from."""
@@ -49,7 +57,7 @@ class Spoken:
 
 
 Forward = Callable[[str, Any, Values], Mapping[str, Any]]
-Backward = Callable[[str, Values], Any]
+Backward = Callable[[str, Owned], Any]
 
 
 @dataclass(frozen=True)

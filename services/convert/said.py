@@ -5,9 +5,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from services.convert.fitting import fitted
 from services.convert.overrides import override
-from services.convert.row import NOTHING
-from services.convert.shell.state import ENVIRONMENT, UNKNOWN
+from services.convert.row import NOTHING, Unfit
+from services.convert.shell.state import ENVIRONMENT, MISSING, UNKNOWN
 from services.convert.table import row_of
 
 MAX_SHOWN = 90
@@ -56,6 +57,10 @@ def said_by(kind: str, arguments: Iterable[str], before: Mapping[str, Any] | Non
     unread: list[tuple[str, str]] = []
     remarks: list[str] = []
     for argument in arguments:
+        if lacking := MISSING.findall(argument):
+            argument = MISSING.sub(r"$\1", argument).replace(UNKNOWN, "$(...)")
+            unread.append((argument, f"it needs an argument behind --: the script's ${lacking[0]} is not given"))
+            continue
         clean = _without_unknown(argument, remarks)
         if clean is None:
             unread.append((argument.replace(UNKNOWN, "$(...)"), "its value is known only when the script runs"))
@@ -73,9 +78,18 @@ def said_by(kind: str, arguments: Iterable[str], before: Mapping[str, Any] | Non
         else:
             for saying in _flat(found.key, found.value, f"{found.sign}{found.key}={found.text}"):
                 sayings[saying.key] = saying
-    return Said(
-        kind, {key: each for key, each in sayings.items() if each.value is not None}, tuple(unread), tuple(remarks)
-    )
+    fit = {each.key: each for each in _fitting(kind, sayings.values(), unread) if each.value is not None}
+    return Said(kind, fit, tuple(unread), tuple(remarks))
+
+
+def _fitting(kind: str, sayings: Iterable[Saying], unread: list[tuple[str, str]]) -> Iterator[Saying]:
+    """The sayings whose value is of the kind that its key takes; the others are noted."""
+    for each in sayings:
+        row = row_of(each.key, kind)
+        try:
+            yield Saying(each.key, fitted(row, each.key, each.value) if row else each.value, each.told)
+        except Unfit as unfit:
+            unread.append((each.told, str(unfit)))
 
 
 def told_by_tree(tree: Mapping[str, Any]) -> Iterator[Saying]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 from services.convert.shell.arithmetic import calculated
 from services.convert.shell.lexer import parts_of, tokens
-from services.convert.shell.state import UNKNOWN, State, from_environment, is_unset
+from services.convert.shell.state import MISSING, UNKNOWN, State, from_environment, is_unset, missing
 from services.convert.shell.words import Arithmetic, Literal, Part, Substitution, Variable, Word
 
 Substituted = Callable[[str], str]
@@ -128,7 +128,7 @@ class Expansion:
         if name.isdigit():
             self.state.remark(f"${name}, an argument of the script, is not given: write it behind --")
         if not re.fullmatch(r"[A-Za-z_]\w*", name) or isinstance(self.state.variables.get(name), list | dict):
-            return UNKNOWN if name.isdigit() else ""
+            return missing(name) if name.isdigit() else ""
         if name in ("RANDOM", "SECONDS", "LINENO"):
             return UNKNOWN
         return from_environment(name)
@@ -185,4 +185,4 @@ def _cut(text: str, sign: str, pattern: str) -> str:
 
 
 def _readable(text: str) -> str:
-    return text.replace(UNKNOWN, "?")
+    return MISSING.sub(r"$\1", text.replace(UNKNOWN, "?"))

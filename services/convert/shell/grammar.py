@@ -31,6 +31,13 @@ class Sequence:
 
 
 @dataclass(frozen=True)
+class Pipeline:
+    """Commands of which each reads what the one before it prints."""
+
+    commands: tuple["Command", ...]
+
+
+@dataclass(frozen=True)
 class Negation:
     command: "Command"
 
@@ -85,7 +92,7 @@ class Calculation:
     expression: str
 
 
-Command = Simple | Sequence | Negation | If | Case | For | While | Function | Test | Calculation
+Command = Simple | Sequence | Pipeline | Negation | If | Case | For | While | Function | Test | Calculation
 NOTHING = Sequence((), ())
 
 
@@ -171,7 +178,7 @@ class _Parser:
             self.at += 1
             self._skip(("\n",))
             commands.append(self._command())
-        whole = commands[0] if len(commands) == 1 else Sequence(tuple(commands), (";",) * len(commands))
+        whole = commands[0] if len(commands) == 1 else Pipeline(tuple(commands))
         return Negation(whole) if negated else whole
 
     def _command(self) -> Command:

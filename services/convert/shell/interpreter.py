@@ -3,6 +3,7 @@
 import fnmatch
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 
 from services.convert.errors import ConversionError
 from services.convert.shell import grammar
@@ -83,6 +84,10 @@ def _pieces(text: str) -> Iterator[grammar.Sequence]:
             start += 1
 
 
+class _Unanswered(Exception):
+    """What a substitution prints is known only by running it."""
+
+
 class _Broken(Exception):
     """`break` was met."""
 
@@ -105,6 +110,8 @@ class _Interpreter:
             return self._simple(command)
         if isinstance(command, grammar.Sequence):
             return self._sequence(command)
+        if isinstance(command, grammar.Pipeline):
+            return self._pipeline(command)
         if isinstance(command, grammar.Negation):
             return not self.run(command.command)
         if isinstance(command, grammar.If | grammar.Case):
@@ -125,6 +132,9 @@ class _Interpreter:
                 continue
             succeeds = self.run(command)
         return succeeds
+
+    def _pipeline(self, pipeline: grammar.Pipeline) -> bool:
+        return [self.run(command) for command in pipeline.commands][-1]
 
     def _if(self, command: grammar.If) -> bool:
         for condition, body in command.branches:
@@ -280,11 +290,15 @@ class _Answering(_Interpreter):
     def output(self) -> str:
         if self.state.depth >= MAX_DEPTH:
             return UNKNOWN
-        self.run(grammar.parsed(self.script))
-        if self.said:
-            return "\n".join(self.said).rstrip("\n")
+        with suppress(_Unanswered):
+            self.run(grammar.parsed(self.script))
+            if self.said:
+                return "\n".join(self.said).rstrip("\n")
         self.outer.remark(f"$({self.script.strip()}) is not run: its output is not known")
         return UNKNOWN
+
+    def _pipeline(self, pipeline: grammar.Pipeline) -> bool:
+        raise _Unanswered
 
     def _called(self, words: list[str], command: grammar.Simple) -> bool:
         name = words[0]

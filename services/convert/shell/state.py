@@ -8,6 +8,9 @@ from services.convert.shell.grammar import Sequence
 UNKNOWN = "\0"
 """Stands in a text for what only running a command would tell."""
 
+MISSING = re.compile("\1(\\d+)\1")
+"""Stands in a text for an argument of the script that is not given, with its number."""
+
 ENVIRONMENT = re.compile(r"\$\{oc\.env:(\w+)\}")
 ALWAYS_SET = ("HOME", "USER", "PWD", "PATH", "HOSTNAME", "SHELL", "TMPDIR")
 
@@ -15,6 +18,11 @@ ALWAYS_SET = ("HOME", "USER", "PWD", "PATH", "HOSTNAME", "SHELL", "TMPDIR")
 def from_environment(name: str) -> str:
     """The text that stands for a variable which the script does not set."""
     return f"${{oc.env:{name}}}"
+
+
+def missing(number: str) -> str:
+    """The text that stands for an argument that is not given."""
+    return f"\1{number}\1"
 
 
 def is_unset(text: str) -> bool:

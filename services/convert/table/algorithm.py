@@ -4,6 +4,7 @@ from typing import Any
 
 from services.config.algorithms.parts import POLICY_LOSSES
 from services.config.rollout_correction import RolloutCorrection
+from services.config.spelling import nearest
 from services.convert.row import NOTHING, Row, Unfit, Values, Way, named, same
 from services.convert.table.data import whole
 
@@ -79,8 +80,13 @@ def _advantage() -> Way:
     return Way(forward, backward, told)
 
 
-def _has_no_twin(value: Any, said: Values) -> bool:
-    return value not in ADVANTAGES and value not in TWINS
+def _has_no_twin(value: Any, said: Values) -> bool | str:
+    known = (*ADVANTAGES, *TWINS, *NEAREST)
+    if value in known:
+        return value in NEAREST
+    meant = nearest(str(value), known)
+    advice = f"did you mean {meant}?" if meant else f"known here are {', '.join(known)}"
+    return f"no estimator of veRL's; {advice} {advantage_of(said)} stands in its place"
 
 
 def _argument_of_advantage(name: str, *advantages: str) -> Way:

@@ -5,7 +5,7 @@ import posixpath
 import re
 from typing import Any
 
-from services.convert.row import NOTHING, Row, Spoken, Values, Way, at_home, path, same
+from services.convert.row import NOTHING, Owned, Row, Spoken, Values, Way, at_home, path, same
 
 INPUT = "buffer.explorer_input"
 SPLITS = {"train": "train", "test": "test", "val": "validation", "valid": "validation", "validation": "validation"}
@@ -90,7 +90,18 @@ def _of_each(which: str, files_key: str, name: str, value_of: Any = None, told: 
         number = len(files(said.value(files_key)))
         return {} if mine is NOTHING else {f"{INPUT}.{which}[{place}].{name}": mine for place in range(number)}
 
-    return Way(forward, lambda key, mine: mine.value(f"{INPUT}.{which}[0].{name}", NOTHING), told)
+    return Way(forward, lambda key, mine: mine.agreed(f"{INPUT}.{which}", name), told)
+
+
+def _prompt() -> Way:
+    """The column of prompts, of training and of evaluation alike."""
+    name = "format.prompt_key"
+
+    def backward(key: str, mine: Owned) -> Any:
+        found = mine.agreed(f"{INPUT}.tasksets", name)
+        return mine.agreed(f"{INPUT}.eval_tasksets", name, found)
+
+    return Way(of_training(name).forward, backward)
 
 
 def of_training(name: str) -> Way:
@@ -105,8 +116,8 @@ def _shuffled() -> Way:
     selector = "data_selector.selector_type"
     forward = _of_each("tasksets", "data.train_files", selector, lambda on: "shuffle" if on else "sequential").forward
 
-    def backward(key: str, mine: Values) -> Any:
-        value = mine.value(f"{INPUT}.tasksets[0].{selector}", NOTHING)
+    def backward(key: str, mine: Owned) -> Any:
+        value = mine.agreed(f"{INPUT}.tasksets", selector)
         return NOTHING if value is NOTHING else value != "sequential"
 
     return Way(forward, backward, "true → shuffle, false → sequential")
@@ -192,7 +203,7 @@ DATA: tuple[Row, ...] = (
         default="~/data/rlhf/gsm8k/test.parquet",
         is_written=True,
     ),
-    Row("data.prompt_key", f"{INPUT}.*[].format.prompt_key", of_training("format.prompt_key"), default="prompt"),
+    Row("data.prompt_key", f"{INPUT}.*[].format.prompt_key", _prompt(), default="prompt"),
     Row("data.image_key", f"{INPUT}.tasksets[].format.image_key", of_training("format.image_key"), default="images"),
     Row("data.video_key", f"{INPUT}.tasksets[].format.video_key", of_training("format.video_key"), default="videos"),
     Row(

@@ -110,7 +110,8 @@ MODELS: tuple[Row, ...] = (
         "trainer.ulysses_sequence_parallel_size",
         Way(same("trainer.ulysses_sequence_parallel_size").forward),
     ),
-    Row(f"{ACTOR}.grad_clip", "trainer.grad_clip", same("trainer.grad_clip"), "", 1.0),
+    Row(f"{ACTOR}.optim.clip_grad", "trainer.grad_clip", same("trainer.grad_clip"), "", 1.0),
+    Row(f"{ACTOR}.grad_clip", "trainer.grad_clip", Way(same("trainer.grad_clip").forward), "", 1.0),
     Row(
         f"{ACTOR}.checkpoint.{{save_contents,contents}}",
         "trainer.save_hf_checkpoint",

@@ -10,6 +10,7 @@ from services.convert.row import (
     TRAINER_CONFIG,
     Row,
     Spoken,
+    Unfit,
     Values,
     Way,
     named,
@@ -18,6 +19,7 @@ from services.convert.row import (
 )
 from services.convert.table.data import CHECK, INPUT, file_of, files, placed, whole
 from services.convert.table.models import is_handed_on
+from services.convert.table.trainer import KEPT, kept
 
 BUFFER = "buffer.trainer_input.experience_buffer"
 LORA = "model.lora_configs[0]"
@@ -56,6 +58,24 @@ def _layout(name: str, kind: str) -> Way:
         return {f"{BUFFER}.format.prompt_type": kind, f"{BUFFER}.format.{name}": plain}
 
     return Way(forward, lambda key, mine: mine.value(f"{BUFFER}.format.{name}", NOTHING))
+
+
+def _column(name: str) -> Way:
+    """A column of texts, of which veRL 0.9.1 has no more."""
+    return Way(_layout(name, "plaintext").forward)
+
+
+def _fields() -> Way:
+    """A text within a column: rows are read by whole columns."""
+
+    def forward(key: str, value: Any, said: Values) -> dict[str, Any]:
+        ours = key.rpartition(".")[2].replace("_dict_keys", "_key")
+        within = ".".join((str(said.value(f"data.{ours}")), *files(value)))
+        raise Unfit(
+            f"rows are read by whole columns: write {within} as a column of texts, and name it in format.{ours}"
+        )
+
+    return Way(forward)
 
 
 def _of_adapter(name: str) -> Way:
@@ -126,11 +146,13 @@ SUPERVISED: tuple[Row, ...] = (
         f"{BUFFER}.format.tools_key",
         Way(_layout("tools_key", "messages").forward),
     ),
-    _sft("data.prompt_key", f"{BUFFER}.format.prompt_key", _layout("prompt_key", "plaintext")),
-    _sft("data.response_key", f"{BUFFER}.format.response_key", _layout("response_key", "plaintext")),
-    _not_sft(
-        "{data.prompt_dict_keys,+data.prompt_dict_keys,data.response_dict_keys}",
-        "a column is one text: prompt_key and response_key name it",
+    _sft("data.prompt_key", f"{BUFFER}.format.prompt_key", _column("prompt_key")),
+    _sft("data.response_key", f"{BUFFER}.format.response_key", _column("response_key")),
+    _sft(
+        "data.{prompt_dict_keys,response_dict_keys}",
+        f"{BUFFER}.format",
+        _fields(),
+        "a column is one text, not a mapping of texts",
     ),
     _sft("data.train_batch_size", "buffer.train_batch_size", default=256, is_written=True),
     _sft(
@@ -170,17 +192,17 @@ SUPERVISED: tuple[Row, ...] = (
     _sft("model.lora_alpha", f"{LORA}.lora_alpha", _of_adapter("lora_alpha"), default=16),
     _sft("model.target_modules", f"{LORA}.target_modules", _of_adapter("target_modules")),
     _sft(
-        "{model.strategy,engine.strategy}",
+        "{engine.strategy,model.strategy}",
         "trainer.trainer_strategy",
         named("trainer.trainer_strategy", {"fsdp": "fsdp", "fsdp2": "fsdp2"}),
     ),
     _sft(
-        "{model.fsdp_config.model_dtype,engine.model_dtype}",
+        "{engine.model_dtype,model.fsdp_config.model_dtype}",
         f"trainer.trainer_config.{FSDP}.model_dtype",
         _of_engine("model_dtype"),
     ),
     _sft(
-        "{model.fsdp_config.offload_params,model.fsdp_config.cpu_offload,engine.param_offload}",
+        "{engine.param_offload,model.fsdp_config.offload_params,model.fsdp_config.cpu_offload}",
         f"trainer.trainer_config.{FSDP}.param_offload",
         _of_engine("param_offload"),
     ),
@@ -188,7 +210,7 @@ SUPERVISED: tuple[Row, ...] = (
         "engine.optimizer_offload", f"trainer.trainer_config.{FSDP}.optimizer_offload", _of_engine("optimizer_offload")
     ),
     _sft(
-        "{ulysses_sequence_parallel_size,engine.ulysses_sequence_parallel_size}",
+        "{engine.ulysses_sequence_parallel_size,ulysses_sequence_parallel_size}",
         "trainer.ulysses_sequence_parallel_size",
         same("trainer.ulysses_sequence_parallel_size"),
         default=1,
@@ -209,7 +231,7 @@ SUPERVISED: tuple[Row, ...] = (
     ),
     _sft("optim.lr_warmup_steps", "algorithm.optimizer.lr_warmup_steps"),
     _sft(
-        "{optim.lr_scheduler,optim.lr_scheduler_type}",
+        "{optim.lr_scheduler_type,optim.lr_scheduler}",
         "algorithm.optimizer.lr_scheduler_type",
         named("algorithm.optimizer.lr_scheduler_type", {"cosine": "cosine", "constant": "constant"}),
     ),
@@ -240,13 +262,14 @@ SUPERVISED: tuple[Row, ...] = (
         "trainer.save_interval",
         Way(
             lambda key, value, said: {"trainer.save_interval": max(0, whole(value, 0))},
-            lambda key, mine: mine.value("trainer.save_interval", NOTHING),
+            lambda key, mine: mine.value("trainer.save_interval", NOTHING) or -1,
         ),
         "counts steps; after each epoch (`after_each_epoch`) has no counterpart",
         default=-1,
         tells=lambda value, said: not isinstance(value, int),
     ),
     _sft("trainer.balance_batch", "trainer.balance_batch"),
+    _sft(f"trainer.{{max_ckpt_to_keep,{KEPT}}}", "trainer.max_checkpoints_to_keep", kept()),
     _not_sft(
         "trainer.{test_freq,val_before_train,seed,nproc_per_node,profile_interval}",
         "an SFT run has no loss of validation",

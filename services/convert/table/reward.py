@@ -3,7 +3,7 @@
 import posixpath
 from typing import Any
 
-from services.convert.row import EVALUATION, NOTHING, PPO, RUNS, Row, Unfit, Values, Way, at_home
+from services.convert.row import EVALUATION, NOTHING, PPO, RUNS, Backward, Row, Unfit, Values, Way, at_home
 from services.convert.table.data import INPUT, files, whole
 
 MODEL = "explorer.auxiliary_models[0]"
@@ -91,7 +91,19 @@ def _overlong(name: str) -> Way:
             for argument, each in arguments.items()
         } | {f"{INPUT}.{FUNCTION}": "math_dapo_reward"}
 
-    return Way(forward, told="of each taskset, with math_dapo_reward")
+    return Way(forward, _argument(name), "of each taskset, with math_dapo_reward")
+
+
+def _argument(name: str) -> Backward:
+    """An argument of the reward that all tasksets of training have in common."""
+    return lambda key, mine: mine.agreed(f"{INPUT}.tasksets", f"reward_fn_args.{name}")
+
+
+def _longest_response() -> Way:
+    def forward(key: str, value: Any, said: Values) -> dict[str, Any]:
+        raise Unfit("it is data.max_response_length")
+
+    return Way(forward, _argument("max_response_length"))
 
 
 def _overlong_rows() -> tuple[Row, ...]:
@@ -105,7 +117,11 @@ def _overlong_rows() -> tuple[Row, ...]:
             for theirs, ours in names.items()
         ),
         Row(f"{sections}.log", note="reward/format_score is always measured"),
-        Row("{reward_model.,reward.,}reward_kwargs.max_resp_len", note="it is data.max_response_length"),
+        Row(
+            "{reward_model.,reward.,}reward_kwargs.max_resp_len",
+            f"{INPUT}.tasksets[].reward_fn_args.max_response_length",
+            _longest_response(),
+        ),
     )
 
 

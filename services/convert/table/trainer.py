@@ -8,6 +8,7 @@ from services.convert.row import (
     PPO,
     RUNS,
     SFT,
+    Owned,
     Row,
     Values,
     Way,
@@ -20,14 +21,23 @@ from services.convert.table.data import ITERATIONS, updates, whole
 
 MONITORS = ("wandb", "tensorboard", "mlflow", "swanlab")
 ALL = (*RUNS, SFT)
+KEPT = "max_actor_ckpt_to_keep,max_critic_ckpt_to_keep,remove_previous_ckpt_in_save,remove_previous_ckpt"
 NEVER = 1_000_000
 """Steps that no run has: `eval_interval` of a run that is never evaluated on the way."""
 
 
 def monitor_of(value: Any) -> str | None:
     """The first of veRL's loggers that is a monitor here; the console is always there."""
-    named_ = value if isinstance(value, list) else [value]
-    return next((name for name in named_ if name in MONITORS), None)
+    return next((name for name in _loggers(value) if name in MONITORS), None)
+
+
+def _loggers(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _other_loggers(value: Any, said: Values) -> bool | str:
+    others = [str(name) for name in _loggers(value) if name not in ("console", monitor_of(value))]
+    return f"a run has one monitor, of {', '.join(MONITORS)}: without {', '.join(others)}" if others else False
 
 
 def _monitor() -> Way:
@@ -91,7 +101,7 @@ def _directory() -> Way:
     )
 
 
-def _kept() -> Way:
+def kept() -> Way:
     ours = "trainer.max_checkpoints_to_keep"
 
     def forward(key: str, value: Any, said: Values) -> dict[str, Any]:
@@ -109,7 +119,7 @@ def _kept() -> Way:
 def _resumes() -> Way:
     way = named("continue_from_checkpoint", {"auto": True, "resume_path": True, "disable": False})
 
-    def backward(key: str, mine: Values) -> Any:
+    def backward(key: str, mine: Owned) -> Any:
         return "resume_path" if mine.value("trainer.resume_from_path", "") else way.backward(key, mine)
 
     return Way(way.forward, backward, way.told)
@@ -203,7 +213,15 @@ TRAINER: tuple[Row, ...] = (
         "",
         False,
     ),
-    Row("trainer.logger", "monitor.monitor_type", _monitor(), "", ["console", "wandb"], True, kinds=ALL),
+    Row(
+        "trainer.logger",
+        "monitor.monitor_type",
+        _monitor(),
+        default=["console", "wandb"],
+        is_written=True,
+        kinds=ALL,
+        tells=_other_loggers,
+    ),
     Row(
         "trainer.critic_warmup",
         "trainer.trainer_config.trainer.critic_warmup",
@@ -214,10 +232,9 @@ TRAINER: tuple[Row, ...] = (
     ),
     Row("trainer.balance_batch", "trainer.balance_batch", same("trainer.balance_batch"), "", True),
     Row(
-        "trainer.{max_actor_ckpt_to_keep,max_critic_ckpt_to_keep,max_ckpt_to_keep,remove_previous_ckpt_in_save,remove_previous_ckpt}",
+        f"trainer.{{{KEPT},max_ckpt_to_keep}}",
         "trainer.max_checkpoints_to_keep",
-        _kept(),
-        kinds=ALL,
+        kept(),
     ),
     Row(
         "trainer.{default_hdfs_dir,del_local_ckpt_after_load,checkpoint_callback_class}",

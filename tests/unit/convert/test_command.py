@@ -129,3 +129,15 @@ def test_a_configuration_becomes_a_launch(tmp_path: Path) -> None:
     assert "    data.train_batch_size=1024 \\\n" in text
     again = yaml.safe_load(trinity("verl", str(script)).stdout)
     assert again == yaml.safe_load(config.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("command", [("verl", "grpo_dynamic_batches.sh"), ("to-verl", "grpo_example.yaml")])
+def test_a_file_that_cannot_be_written_is_one_line(tmp_path: Path, command: tuple[str, str]) -> None:
+    source = {"verl": LAUNCHES, "to-verl": Path(__file__).parents[3] / "configs" / "examples"}[command[0]] / command[1]
+    out = tmp_path / "nowhere" / "x.yaml"
+    result = trinity(command[0], str(source), "-o", str(out))
+    assert result.exit_code == 2
+    last = result.stderr.splitlines()[-1]
+    assert last == (
+        f"error: {out} cannot be written: No such file or directory: name a file in a directory that is there"
+    )

@@ -220,3 +220,55 @@ def test_a_removed_key_is_not_said() -> None:
 
 def test_a_later_key_goes_before_an_earlier_one() -> None:
     assert found("data.max_prompt_length=1", "data.max_prompt_length=2").values["model.max_prompt_tokens"] == 2
+
+
+@pytest.mark.parametrize(
+    ("argument", "told"),
+    [
+        (f"{ACTOR}.ppo_mini_batch_size=foo", "it is no whole number: veRL's default, 256, stands in its place"),
+        ("data.train_batch_size=1000.5", "it is no whole number: veRL's default, 1024, stands in its place"),
+        (f"{ACTOR}.entropy_coeff=small", "it is no number: veRL's default, 0.0, stands in its place"),
+        (
+            "algorithm.use_kl_in_reward=Maybe",
+            "it is neither true nor false: veRL's default, false, stands in its place",
+        ),
+    ],
+)
+def test_a_value_of_another_kind_is_told_and_verls_default_stands_in_its_place(argument: str, told: str) -> None:
+    conversion, silent = found(argument), found()
+    assert conversion.left == {told: [argument]}
+    assert conversion.values == silent.values
+
+
+def test_numbers_may_be_written_in_other_ways() -> None:
+    sizes = ("data.train_batch_size=1e3", f"{ACTOR}.ppo_mini_batch_size=250.0")
+    values = found(*sizes, f"{ROLLOUT}.n=${{oc.env:N}}").values
+    assert values["synchronizer.sync_interval"] == 4
+    assert values["buffer.batch_size"] == 250
+    assert isinstance(values["buffer.batch_size"], int)
+    assert values["algorithm.repeat_times"] == "${oc.env:N,1}"
+    assert found("algorithm.use_kl_in_reward=1").values["algorithm.kl_penalty_fn"] == "k1"
+    saved = found("trainer.save_freq=after_each_epoch", kind="sft").differences
+    assert any(each.startswith("trainer.save_freq=after_each_epoch: counts steps") for each in saved)
+
+
+def test_loggers_that_are_left_out_are_told() -> None:
+    conversion = found("trainer.logger=[console,wandb,tensorboard,clearml]")
+    assert conversion.values["monitor.monitor_type"] == "wandb"
+    (told,) = [each for each in conversion.differences if each.startswith("trainer.logger")]
+    assert told.endswith("without tensorboard, clearml")
+    assert [each for each in found("trainer.logger=[console,mlflow]").differences if "logger" in each] == []
+
+
+def test_an_estimator_that_nobody_knows_is_told_with_the_nearest() -> None:
+    conversion = found("algorithm.adv_estimator=rlooo")
+    told = "algorithm.adv_estimator=rlooo: no estimator of veRL's; did you mean rloo? grpo stands in its place"
+    assert conversion.differences[0] == told
+
+
+def test_a_text_within_a_column_is_told_with_what_to_write() -> None:
+    arguments = ("data.prompt_key=extra_info", "+data.prompt_dict_keys=['question']")
+    told = "write extra_info.question as a column of texts, and name it in format.prompt_key"
+    assert found(*arguments, kind="sft").left == {
+        f"rows are read by whole columns: {told}": ["+data.prompt_dict_keys=['question']"]
+    }

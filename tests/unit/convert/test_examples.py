@@ -149,7 +149,8 @@ def test_supervised_fine_tuning() -> None:
 def test_arguments_that_a_script_lacks_are_told() -> None:
     source = read("sft.sh")
     assert "$2, an argument of the script, is not given: write it behind --" in source.remarks
-    assert any(argument.startswith("trainer.default_local_dir=") for argument, _ in source.said.unread)
+    needed = "it needs an argument behind --: the script's $2 is not given"
+    assert ("trainer.default_local_dir=$2", needed) in source.said.unread
 
 
 def test_verls_own_yaml_of_the_guide() -> None:

@@ -116,6 +116,21 @@ def test_what_only_running_would_tell_is_remarked() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "script",
+    [
+        "echo '4*2' | bc",
+        "echo Qwen/X | cut -d/ -f2",
+        "basename a | tr a A || echo x",
+        "{ echo a; echo b; } | wc -l",
+    ],
+)
+def test_what_a_pipeline_prints_is_not_known(script: str) -> None:
+    state = followed(f"run $({script})")
+    assert list(state.ran[-1].words) == ["run", UNKNOWN]
+    assert state.remarks == [f"$({script}) is not run: its output is not known"]
+
+
 def test_a_probe_in_a_substitution_fails() -> None:
     assert last("run $(python3 -c 'import torch_npu' 2>/dev/null && echo npu || echo gpu)") == ["run", "gpu"]
 
