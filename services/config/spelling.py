@@ -47,11 +47,17 @@ def _section_at(path: tuple[Part, ...]) -> type[Section] | None:
         section = _section_in(annotation)
         if section and isinstance(part, str) and part in section.model_fields:
             annotation = section.model_fields[part].annotation
-        elif get_origin(annotation) not in (list, dict):
+        elif (many := _many_in(annotation)) is None:
             return None
         else:
-            annotation = get_args(annotation)[-1]
+            annotation = get_args(many)[-1]
     return _section_in(annotation)
+
+
+def _many_in(annotation: object) -> object | None:
+    """The list or mapping that an annotation names, alone or beside None."""
+    arms = (annotation, *get_args(annotation))
+    return next((arm for arm in arms if get_origin(arm) in (list, dict)), None)
 
 
 def _section_in(annotation: object) -> type[Section] | None:

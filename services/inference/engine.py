@@ -85,7 +85,12 @@ class Engine(Protocol):
         """
 
     async def load(self, directory: str, weights: WeightVersion) -> None:
-        """Adopt complete, verified weights in Hugging Face layout, pausing requests in flight meanwhile."""
+        """Adopt complete, verified weights in Hugging Face layout, pausing requests in flight meanwhile.
+
+        Raises:
+            WeightsUnusable: this engine cannot take them. It goes on with those that it has.
+            EngineDied: it has failed half way.
+        """
 
     def load_now(self) -> EngineLoad: ...
 

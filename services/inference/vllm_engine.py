@@ -6,6 +6,7 @@ weights give it in its whole context.
 """
 
 import asyncio
+import contextlib
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -62,7 +63,8 @@ class VllmEngine:
         self._tokenizer: Tokenizer | None = None
         self._weights: WeightVersion | None = None
         self._adapter: Any = None
-        self._requests = 0
+        self._requests: set[str] = set()
+        self._died = ""
         self._tokens_sampled = 0
         self._loading = asyncio.Lock()
 
@@ -107,13 +109,15 @@ class VllmEngine:
 
     async def _finished(self, prompt_ids: Sequence[int], params: Any, heard: Heard | None = None) -> Any:
         """vLLM's answer to one request."""
-        self._requests += 1
+        self._assert_alive()
+        request_id = uuid.uuid4().hex
+        self._requests.add(request_id)
         try:
             result = None
             async for output in self._llm.generate(
                 {"prompt_token_ids": list(prompt_ids)},
                 params,
-                request_id=uuid.uuid4().hex,
+                request_id=request_id,
                 lora_request=self._adapter,
             ):
                 result = output
@@ -124,7 +128,8 @@ class VllmEngine:
                 raise EngineDied(str(error)) from error
             raise
         finally:
-            self._requests -= 1
+            self._requests.discard(request_id)
+        self._assert_alive()
         if result is None or not result.finished:
             raise RuntimeError("the engine ended the request without an answer")
         return result
@@ -136,31 +141,57 @@ class VllmEngine:
         return _given_logprobs(output.prompt_logprobs, tokens, len(prompt_ids))
 
     async def load(self, directory: str, weights: WeightVersion) -> None:
+        """See the port. Where the load fails half way, nobody knows what the engine holds: it samples no more."""
         assert_kind(directory, self._settings.model_path, self._settings.lora)
         async with self._loading:
+            self._assert_alive()
             await self._llm.pause_generation(mode="keep", clear_cache=True)
             try:
                 await self._put(directory)
                 await self._llm.update_weight_version(str(weights.version))
-                self._weights = weights
-            finally:
+            except WeightsUnusable:
                 await self._llm.resume_generation()
+                raise
+            except BaseException as error:
+                await self._die(f"version {weights.version} was not loaded as a whole: {error!r}")
+                if isinstance(error, Exception):
+                    raise EngineDied(self._died) from error
+                raise
+            self._weights = weights
+            await self._llm.resume_generation()
+
+    async def _die(self, reason: str) -> None:
+        """Requests in flight end at once, and are refused as all later ones are."""
+        self._died = reason
+        log.error("engine_died", reason=reason)
+        with contextlib.suppress(Exception):  # of vLLM's core, which may be what has failed
+            await self._llm.abort(list(self._requests))
+
+    def _assert_alive(self) -> None:
+        if self._died:
+            raise EngineDied(self._died)
 
     async def _put(self, directory: str) -> None:
-        """In the place of the present weights: whole ones, or another adapter on the same base."""
+        """In the place of the present weights: whole ones, or another adapter on the same base.
+
+        Raises:
+            WeightsUnusable: they cannot take that place; nothing is changed.
+        """
         lora = self._settings.lora
         if lora is None:
             await self._llm.collective_rpc("load_announced", args=(directory,))
         elif directory != self._settings.model_path:
             if self._adapter is None and self._requests:
-                raise WeightsUnusable(f"{self._requests} requests in flight sample the base: they would go on with it")
+                raise WeightsUnusable(
+                    f"{len(self._requests)} requests in flight sample the base: they would go on with it"
+                )
             await self._llm.add_lora(adapter_request(lora, directory, replaces=True))
             self._adapter = adapter_request(lora, directory)
         elif self._adapter is not None:
             raise WeightsUnusable(f"{directory} cannot take the place of an adapter: restart the engine")
 
     def load_now(self) -> EngineLoad:
-        return EngineLoad(requests=self._requests, tokens_sampled=self._tokens_sampled)
+        return EngineLoad(requests=len(self._requests), tokens_sampled=self._tokens_sampled)
 
     async def stop(self) -> None:
         if self._llm is not None:

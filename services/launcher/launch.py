@@ -118,7 +118,8 @@ async def _go_back(config: RunConfig, step: int) -> None:
 
     bus = await join(config, "launcher", Role.TRAINER)
     try:
-        await go_back(bus, config.run_dir, step, frees=config.experience_source == "stream")
+        frees = config.experience_source == "stream"
+        await go_back(bus, config.run_dir, step, frees=frees, uses_again=config.may_reuse)
     except (CannotGoBack, CannotResume) as error:
         raise ConfigError(f"--from-step {step}", [Problem("", str(error))]) from error
     finally:

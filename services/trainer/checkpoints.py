@@ -13,10 +13,12 @@ trainer has committed belongs to no lineage, and is never resumed from. Where it
 import json
 import re
 import shutil
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import structlog
@@ -34,7 +36,7 @@ MANIFEST_FILE = "manifest.json"
 LATEST_FILE = "latest_checkpointed_iteration.txt"
 HUGGING_FACE = Path("actor", "huggingface")
 SUPERSEDED = "superseded"
-_WEIGHTS = ("*.safetensors", "fake_weights.json")
+_WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "fake_weights.json")
 _STEP = re.compile(r"^global_step_(\d+)$")
 _ASIDE = re.compile(r"^global_step_(\d+)\.")
 _LEFT = re.compile(r"^\.global_step_\d+\.")
@@ -56,8 +58,16 @@ class Checkpoint:
 
     @property
     def has_weights(self) -> bool:
-        """Whether the policy's weights are there in Hugging Face format too."""
-        return any(any((self.directory / HUGGING_FACE).glob(pattern)) for pattern in _WEIGHTS)
+        """Whether the policy's weights are there in Hugging Face format too: all of them, as the manifest says."""
+        if not self.has_manifest:
+            return any(_is_weights(path) for path in (self.directory / HUGGING_FACE).glob("*"))
+        return any(_is_weights(Path(name)) for name in self.manifest())
+
+    @property
+    def has_manifest(self) -> bool:
+        """Whether anything can be said about damage. Every checkpoint is committed with one; one of the first version
+        of this program, or of veRL itself, has none."""
+        return (self.directory / MANIFEST_FILE).is_file()
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -75,10 +85,9 @@ class Checkpoint:
 
     def manifest(self) -> dict[str, FileDigest]:
         """What each file must be, by its path within the checkpoint; empty where none was written."""
-        path = self.directory / MANIFEST_FILE
-        if not path.is_file():
+        if not self.has_manifest:
             return {}
-        listed = json.loads(path.read_text(encoding="utf-8"))["files"]
+        listed = json.loads((self.directory / MANIFEST_FILE).read_text(encoding="utf-8"))["files"]
         return {name: FileDigest(name=name, **facts) for name, facts in listed.items()}
 
     def damage(self, is_thorough: bool = False, below: str = "") -> list[str]:
@@ -118,6 +127,23 @@ def checkpoints(run_dir: Path, lineage: Sequence[Resumed] = ()) -> list[Checkpoi
         for checkpoint, ledger in ledgers
         if all(step >= checkpoint.step for later, step in known.items() if later > ledger.incarnation)
     ]
+
+
+def newest_sound(run_dir: Path, lineage: Sequence[Resumed] = ()) -> Checkpoint | None:
+    """The newest checkpoint in force whose files are those that were committed. All of them are read."""
+    for checkpoint in reversed(checkpoints(run_dir, lineage)):
+        started = time.monotonic()
+        damage = checkpoint.damage(is_thorough=True)
+        if damage:
+            log.error("checkpoint_damaged", step=checkpoint.step, damage=damage, todo="going on from an older one")
+            continue
+        if checkpoint.has_manifest:
+            seconds = round(time.monotonic() - started, 1)
+            log.info("checkpoint_verified", step=checkpoint.step, files=len(checkpoint.manifest()), seconds=seconds)
+        else:
+            log.warning("checkpoint_not_verified", step=checkpoint.step, reason=f"it has no {MANIFEST_FILE}")
+        return checkpoint
+    return None
 
 
 def commit(run_dir: Path, ledger: Ledger, write: Write, export: Write | None = None) -> Checkpoint:
@@ -169,6 +195,9 @@ def _add_weights(checkpoint: Checkpoint, incarnation: int, export: Write) -> Non
         flush(aside)
     place = directory / HUGGING_FACE
     place.mkdir(parents=True, exist_ok=True)
+    for path in place.iterdir():
+        if _is_weights(HUGGING_FACE / path.name) and str(HUGGING_FACE / path.name) not in listed:
+            path.unlink()  # of an addition that was interrupted, perhaps in another number of files
     added = [path for path in sorted(aside.iterdir()) if str(HUGGING_FACE / path.name) not in listed]
     for path in added:
         path.replace(place / path.name)
@@ -244,6 +273,10 @@ def remove(directories: Iterable[Path]) -> None:
         directory.rename(aside)  # a checkpoint half removed is none
         shutil.rmtree(aside)
         log.info("checkpoint_removed", directory=str(directory))
+
+
+def _is_weights(path: Path) -> bool:
+    return path.parent.parts[-2:] == HUGGING_FACE.parts and any(fnmatchcase(path.name, each) for each in _WEIGHTS)
 
 
 def _manifest(found: dict[str, FileDigest]) -> str:

@@ -49,6 +49,7 @@ class Committer:
         self._keep = config.trainer.max_checkpoints_to_keep
         self._rule = retention(config.buffer.retain, config.bus.max_experience_bytes)
         self._frees = config.experience_source == "stream"
+        self._uses_again = config.may_reuse
         self._has_stores = bool(named(config))
         self._covered = 0
         self.step = 0
@@ -63,7 +64,8 @@ class Committer:
         await asyncio.to_thread(checkpoints.sweep, self._run_dir)
         found = await asyncio.to_thread(self._newest)
         if found is not None and self._frees:
-            assert_whole(found.ledger, found.directory, await self._bus.state(Stream.EXPERIENCES))
+            state = await self._bus.state(Stream.EXPERIENCES)
+            assert_whole(found.ledger, found.directory, state, uses_again=self._uses_again)
         resumed = found or self._beginning()
         self.step = resumed.ledger.step if found else 0
         self._covered = resumed.ledger.needed if found else 0
@@ -120,12 +122,8 @@ class Committer:
     def _newest(self) -> Resumption | None:
         if not self._context.config.continue_from_checkpoint:
             return None
-        for checkpoint in reversed(checkpoints.checkpoints(self._run_dir, self._incarnation.lineage)):
-            damage = checkpoint.damage()
-            if not damage:
-                return Resumption(checkpoint.ledger(), checkpoint.directory)
-            log.error("checkpoint_damaged", step=checkpoint.step, damage=damage, todo="going on from an older one")
-        return None
+        found = checkpoints.newest_sound(self._run_dir, self._incarnation.lineage)
+        return Resumption(found.ledger(), found.directory) if found else None
 
     def _beginning(self) -> Resumption:
         """Step 0, of the model, of another run's checkpoint, or where a replay begins."""
@@ -143,13 +141,7 @@ class Committer:
     def _of_another(self) -> Path | None:
         """The checkpoint that the model and its optimizer begin from; the ledger stays this run's own."""
         path = self._context.config.trainer.resume_from_path
-        if not path:
-            return None
-        directory = Path(path).expanduser().absolute()
-        damage = checkpoints.Checkpoint(0, directory).damage(is_thorough=True)
-        if damage:
-            raise CannotResume(f"trainer.resume_from_path={path} is damaged: {'; '.join(damage)}")
-        return directory
+        return sound_checkpoint(path) if path else None
 
     def _commit(self, ledger: Ledger, is_last: bool) -> None:
         asked = self._context.config.trainer.save_hf_checkpoint
@@ -181,8 +173,29 @@ def newest_on_disk(run_dir: Path) -> Ledger:
     return max(ledgers, key=lambda ledger: (ledger.incarnation, ledger.step), default=Ledger())
 
 
-def assert_whole(ledger: Ledger, directory: Path | None, state: StreamState) -> None:
-    """That the stream holds what the checkpoint has not seen.
+def sound_checkpoint(path: str) -> Path:
+    """The directory at `trainer.resume_from_path`, its files held against the manifest; one of veRL itself has none.
+
+    Raises:
+        CannotResume: a file is not the one that was committed, or one of our checkpoints has lost its manifest.
+    """
+    found = checkpoints.Checkpoint(0, Path(path).expanduser().absolute())
+    if found.has_manifest:
+        damage = found.damage(is_thorough=True)
+        if damage:
+            raise CannotResume(f"trainer.resume_from_path={path} is damaged: {'; '.join(damage)}")
+    elif (found.directory / checkpoints.LEDGER_FILE).is_file():
+        raise CannotResume(
+            f"trainer.resume_from_path={path} has no {checkpoints.MANIFEST_FILE}, so nothing says that its files are "
+            "whole: name another step, or convert its weights (trinity convert checkpoint) and set model.model_path"
+        )
+    else:
+        log.warning("checkpoint_not_verified", directory=path, reason="it is of veRL itself, which writes no manifest")
+    return found.directory
+
+
+def assert_whole(ledger: Ledger, directory: Path | None, state: StreamState, uses_again: bool = False) -> None:
+    """That the stream holds what the checkpoint has not seen; where the run `uses_again`, what may be used again too.
 
     Raises:
         CannotResume: it does not.
@@ -194,9 +207,11 @@ def assert_whole(ledger: Ledger, directory: Path | None, state: StreamState) -> 
             f"{state.last}: this is another bus, or its store was removed. Bring the store back, or begin a new run "
             "under another name"
         )
-    if state.first > floor:
+    needed = ledger.needed if uses_again else floor
+    if state.first > needed:
+        wants = "goes on at" if needed == floor else "may use again experiences from"
         raise CannotResume(
-            f"{directory} goes on at sequence {floor} of the experience stream, and the stream begins at "
+            f"{directory} {wants} sequence {needed} of the experience stream, and the stream begins at "
             f"{state.first}: what lies between was freed for a later checkpoint. Resume from that one, or begin a new "
             "run; buffer.retain=checkpoint keeps what every kept checkpoint needs"
         )

@@ -13,6 +13,7 @@ import torch
 from huggingface_hub import split_torch_state_dict_into_shards
 from safetensors.torch import save_file
 
+from services.inference.layers import ADAPTER_CONFIG
 from services.runtime.durable import committed, is_of_full_disk
 from services.trainer.backends.adapter import write_adapter
 from services.trainer.checkpoint_reading import Parameters
@@ -107,12 +108,15 @@ def _outlines(parameters: Parameters, dtype: torch.dtype | None) -> dict[str, to
 
 
 def _copy_surroundings(parameters: Parameters, into: Path, dtype: torch.dtype | None) -> dict[str, Any]:
-    """Configuration, tokenizer, and code of the model's own; the configuration tells what was written."""
+    """Configuration, tokenizer, and code of the model's own; the configuration tells what was written.
+
+    That of an adapter stays behind: beside a model that it is merged into, transformers would look for the adapter.
+    """
     beside = parameters.shards.directory / "huggingface"
     if not (beside / _CONFIG_FILE).is_file():
         raise CheckpointUnreadable(f"{beside / _CONFIG_FILE} is not there: nothing says what model this is")
     for path in sorted(beside.iterdir()):
-        if path.is_file() and not path.name.endswith(_WEIGHTS):
+        if path.is_file() and path.name != ADAPTER_CONFIG and not path.name.endswith(_WEIGHTS):
             shutil.copyfile(path, into / path.name)
     config: dict[str, Any] = json.loads((beside / _CONFIG_FILE).read_text(encoding="utf-8"))
     some = parameters.outline(next(iter(parameters)))

@@ -26,11 +26,12 @@ class CannotGoBack(Exception):
     """The step has no checkpoint that is sound and in force, or the stream does not hold what follows it."""
 
 
-async def go_back(bus: Bus, run_dir: Path, step: int, frees: bool = True) -> None:
+async def go_back(bus: Bus, run_dir: Path, step: int, frees: bool = True, uses_again: bool = False) -> None:
     """Have the next trainer of a run go on from `step`, and train again on what the stream holds of the time after it.
 
     Args:
         frees: whether the run's experiences come from its own stream.
+        uses_again: whether it trains on some of them more than once.
 
     Raises:
         CannotGoBack: see there.
@@ -41,7 +42,7 @@ async def go_back(bus: Bus, run_dir: Path, step: int, frees: bool = True) -> Non
     found = checkpoints(run_dir, lineage)
     chosen = _of_step(found, run_dir, step)
     if frees:
-        assert_whole(chosen.ledger(), chosen.directory, await bus.state(Stream.EXPERIENCES))
+        assert_whole(chosen.ledger(), chosen.directory, await bus.state(Stream.EXPERIENCES), uses_again)
     if chosen == found[-1]:
         return
     incarnation = await begin(bus, "going back", newest_on_disk(run_dir))

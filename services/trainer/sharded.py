@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
@@ -114,6 +114,11 @@ class Shards:
         states = self.of_ranks("model")
         return {name: pieced([state[name] for state in states]) for name in states[0]}
 
+    def row(self) -> list[int]:
+        """The ranks that hold one whole copy of the model between them: all, but of HSDP, where others hold it too."""
+        found = safely_loaded(self.path("model", 0)).values()
+        return next((_row(tensor) for tensor in found if isinstance(tensor, DTensor)), list(range(self.ranks)))
+
 
 def safely_loaded(path: Path) -> Any:
     """A torch file, its tensors mapped into memory on the CPU; code in it is not run.
@@ -141,17 +146,23 @@ def pieced(of_ranks: Sequence[torch.Tensor]) -> Pieced:
     if not isinstance(first, DTensor):
         return Pieced(tuple(first.shape), 0, (Piece(0, first),))
     *copies, last = first.placements
-    row = first.device_mesh.mesh.reshape(-1, first.device_mesh.mesh.shape[-1])[0].tolist()
+    row = _row(first)
     shape = tuple(first.shape)
     if all(type(each) is Replicate for each in copies):
         if type(last) is Replicate:
             return Pieced(shape, 0, (Piece(0, first._local_tensor),))
         if type(last) is Shard:
-            of_row = [of_ranks[rank]._local_tensor for rank in row]
+            of_row = [cast(DTensor, of_ranks[rank])._local_tensor for rank in row]
             return Pieced(shape, last.dim, _in_a_row(of_row, last.dim))
     raise CheckpointUnreadable(
         f"a tensor of shape {list(shape)} is distributed as {first.placements}, which FSDP never does"
     )
+
+
+def _row(tensor: DTensor) -> list[int]:
+    """The ranks that hold one whole copy of it between them."""
+    mesh = tensor.device_mesh.mesh
+    return [int(rank) for rank in mesh.reshape(-1, mesh.shape[-1])[0]]
 
 
 def in_a_row(tensors: Sequence[torch.Tensor]) -> Pieced:

@@ -1,6 +1,7 @@
 """vLLM under weights that change while it samples: each token has the log-prob of the version that it claims."""
 
 import asyncio
+import gc
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ import psutil
 import pytest
 
 from schemas.weights import WeightVersion
-from services.inference.engine import Sampling
+from services.inference.engine import EngineDied, Sampling
 from services.inference.vllm_engine import VllmEngine, VllmSettings
 
 pytestmark = [
@@ -53,6 +54,33 @@ async def test_tokens_on_both_sides_of_a_swap_have_their_own_versions_logprobs(
             place = completion.token_versions == version
             true = _logprobs(model, prompt, completion.token_ids)
             assert np.abs(completion.logprobs - true)[place].max(initial=0.0) < 1e-3
+
+
+@pytest.mark.e2e
+async def test_weights_that_are_cut_off_end_the_engine_and_the_requests_in_flight(
+    tiny_model: Path, noised_model: Path
+) -> None:
+    engine = VllmEngine(VllmSettings(str(tiny_model), dtype="float32", max_model_len=256, enforce_eager=True))
+    await engine.start()
+    try:
+        await engine.load(str(tiny_model), WeightVersion(incarnation=1, version=0))
+        prompt = engine.tokenizer.encode("1+1=")
+        request = asyncio.create_task(engine.sample(prompt, Sampling(max_tokens=240, ignore_eos=True)))
+        while engine.load_now().requests == 0:
+            await asyncio.sleep(0.01)
+        weights = noised_model / "model.safetensors"
+        weights.write_bytes(weights.read_bytes()[:-1000])
+        with pytest.raises(EngineDied, match="version 1 was not loaded as a whole"):
+            await engine.load(str(noised_model), WeightVersion(incarnation=1, version=1))
+        with pytest.raises(EngineDied, match="version 1"):
+            await asyncio.wait_for(request, timeout=60)
+        with pytest.raises(EngineDied, match="version 1"):
+            await engine.sample(prompt, Sampling(max_tokens=1))
+        assert engine.weights == WeightVersion(incarnation=1, version=0)
+    finally:
+        await engine.stop()
+        del request
+        gc.collect()  # what the errors hold of vLLM, while its warnings are still ours to ignore
 
 
 def _model(directory: Path) -> Any:

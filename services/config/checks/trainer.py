@@ -8,10 +8,10 @@ from services.config.algorithms.parts import ADVANTAGES
 from services.config.errors import Problem
 from services.config.explain import shown
 from services.config.schedule import schedule_steps, who_needs_a_total
-from services.config.spelling import nearest
 from services.config.tree import RunConfig
-from services.config.verl.keys import MOVED, OF_ALL_RANKS, OURS, REFUSED, SECTIONS
+from services.config.verl.keys import OF_ALL_RANKS, OURS, REFUSED
 from services.config.verl.same import PRECISIONS, contradictions, fits
+from services.config.verl.spelling import is_section, meant
 from services.config.verl.tree import PREFIX, Said, explanation, given, said
 
 ABOVE_ZERO = ("*.optim.lr", "critic.cliprange_value", "*.clip_grad", "*.num_cycles")
@@ -150,6 +150,28 @@ def _the_engine_can_do_both(config: RunConfig) -> Iterator[Problem]:
         yield Problem("trainer.offload_policy", f"trainer.offload_policy=true {message}")
 
 
+def _groups_of_shards_are_whole(config: RunConfig) -> Iterator[Problem]:
+    for each in said(config):
+        ranks, size = config.trainer_ranks, each.value
+        if not each.key.endswith(".fsdp_size") or not isinstance(size, int) or size < 1 or ranks % size == 0:
+            continue
+        yield _problem(each, f"={size} does not divide the {ranks} ranks of the trainer: use -1 for all of them")
+
+
+def _fsdp1_can_follow(config: RunConfig) -> Iterator[Problem]:
+    """FSDP1 with its own parameters keeps moments only where a rank holds a part, and its replicas of one rank each
+    never add up their gradients."""
+    if config.trainer.trainer_strategy != "fsdp":
+        return
+    for each in said(config):
+        if each.key.endswith(".use_orig_params") and each.value is True:
+            why = "no run could go on from its checkpoints by trainer.trainer_strategy=fsdp: leave it out, or use fsdp2"
+            yield _problem(each, f"=true: {why}")
+        elif each.key.endswith(".fsdp_size") and each.value == 1 and config.trainer_ranks > 1:
+            why = f"by trainer.trainer_strategy=fsdp each of the {config.trainer_ranks} ranks would train a model of"
+            yield _problem(each, f"=1: {why} its own: use -1, or fsdp2")
+
+
 def _only_a_critic_warms_up(config: RunConfig) -> Iterator[Problem]:
     part = ADVANTAGES.get(part_of(config, "advantage_fn"))
     if part is None or "values" in part.reads or config.trainer.critic_warmup < 1:
@@ -192,20 +214,10 @@ def _the_schedule_has_an_end(config: RunConfig) -> Iterator[Problem]:
 
 
 def _advice(each: Said) -> str:
-    """The nearest key of veRL's, at its place or anywhere."""
-    *way, name = each.written.split(".")
-    above = ".".join(way)
-    here = nearest(name, SECTIONS.get(_canonical(above), {}))
-    if here:
-        return f"did you mean {above}.{here}?"
-    places = {field: section for section, fields in reversed(SECTIONS.items()) for field in fields}
-    places |= {moved.rpartition(".")[2]: moved.rpartition(".")[0] for moved in MOVED}
-    found = name if name in places else nearest(name, places, likeness=0.8)
-    return f"did you mean {places[found]}.{found}?" if found else "leave it out"
-
-
-def _canonical(section: str) -> str:
-    return MOVED.get(section, section)
+    if is_section(each.written):
+        return "it is a section of keys: they stand below it, indented"
+    found = meant(each.written)
+    return f"did you mean {found}?" if found else "leave it out"
 
 
 def _problem(each: Said, message: str) -> Problem:
@@ -221,6 +233,8 @@ TRAINER_CHECKS: tuple[Callable[[RunConfig], Iterator[Problem]], ...] = (
     _checkpoints_can_be_resumed,
     _the_cpu_can_attend,
     _the_engine_can_do_both,
+    _groups_of_shards_are_whole,
+    _fsdp1_can_follow,
     _only_a_critic_warms_up,
     _the_schedule_is_possible,
     _the_schedule_has_an_end,

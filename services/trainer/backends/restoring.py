@@ -43,15 +43,22 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, shards: Shards, group: A
     Raises:
         CheckpointUnfit: the checkpoint is of another model, or of another FSDP.
     """
-    states = shards.of_ranks("optim")
+    states, row = shards.of_ranks("optim"), shards.row()
     parameters = [each for entry in optimizer.param_groups for each in entry["params"]]
     places = [place for entry in states[0]["param_groups"] for place in entry["params"]]
     _assert_same(shards, len(parameters), len(places))
     restored = {}
     for number, (place, parameter) in enumerate(zip(places, parameters, strict=True)):
-        if place not in states[0]["state"]:
-            continue  # it is not trained
-        of_ranks = [state["state"][place] for state in states]
+        having = [place in state["state"] for state in states]
+        if not any(having):
+            continue  # it was not trained
+        if not all(having):
+            raise CheckpointUnfit(
+                f"{shards.directory} holds moments of parameter {place} on {sum(having)} of {len(having)} ranks, as "
+                "FSDP 1 leaves them with fsdp_config.use_orig_params: no run goes on from that. Its weights can be "
+                "converted: trinity convert checkpoint"
+            )
+        of_ranks = [states[rank]["state"][place] for rank in row]
         restored[number] = {
             name: _moment([each[name] for each in of_ranks], parameter, shards, group) for name in of_ranks[0]
         }
@@ -102,7 +109,7 @@ def _start(target: torch.Tensor, group: Any, shards: Shards, found: Pieced) -> i
     """Where this rank's part of a vector begins. The ranks' parts may add up to a few numbers more: padding."""
     sizes: list[Any] = [None] * torch.distributed.get_world_size(group)
     torch.distributed.all_gather_object(sizes, len(target), group)
-    if abs(sum(sizes) - found.shape[0]) >= max(len(sizes), shards.ranks):
+    if abs(sum(sizes) - found.shape[0]) >= max(len(sizes), len(found.pieces)):
         _assert_same(shards, sum(sizes), found.shape[0])
     return sum(sizes[: torch.distributed.get_rank(group)])
 

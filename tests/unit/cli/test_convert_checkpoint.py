@@ -9,6 +9,7 @@ import torch
 from typer.testing import CliRunner
 
 from services.cli.main import app
+from services.inference.layers import ADAPTER_CONFIG, ADAPTER_FILE
 from services.prepare.tiny import prepare_tiny
 from services.trainer import checkpoints
 from services.trainer.checkpoint_reading import load_fsdp_state_dict_from_verl_checkpoint
@@ -44,7 +45,7 @@ def _model(path: Path, seed: int | None = None) -> Any:
 
 
 def _commit(run_dir: Path, model: Any, step: int = 9, **facts: Any) -> Path:
-    """A checkpoint as one rank writes it. `facts` are those of a LoRA."""
+    """A checkpoint as one rank writes it. `facts` are those of a LoRA, whose adapter is there for others too."""
     from transformers import AutoTokenizer
 
     def write(directory: Path) -> None:
@@ -55,6 +56,8 @@ def _commit(run_dir: Path, model: Any, step: int = 9, **facts: Any) -> Path:
         torch.save(model.state_dict(), directory / "actor" / "model_world_size_1_rank_0.pt")
         if facts:
             (directory / "actor" / "lora_train_meta.json").write_text(json.dumps(facts))
+            model.save_pretrained(beside)  # as trainer.save_hf_checkpoint does
+            assert {ADAPTER_CONFIG, ADAPTER_FILE} <= {path.name for path in beside.iterdir()}
 
     return checkpoints.commit(run_dir, Ledger(step=step), write).directory
 
@@ -120,6 +123,7 @@ def test_an_adapter_is_merged_or_written_alone(tiny: Path, tmp_path: Path) -> No
     actor = _commit(tmp_path, adapted, r=4, lora_alpha=12, task_type="CAUSAL_LM") / "actor"
     assert _convert(actor, "--into", tmp_path / "merged")[0] == 0
     assert _convert(actor, "--into", tmp_path / "adapter", "--adapter")[0] == 0
+    assert not (tmp_path / "merged" / ADAPTER_CONFIG).exists()
     expected, base = _logits(adapted), _logits(_model(tiny))
     assert (expected - base).abs().max() > 0.1
     assert torch.allclose(_logits(_model(tmp_path / "merged")), expected, atol=1e-5)

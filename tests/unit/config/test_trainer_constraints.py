@@ -53,7 +53,13 @@ def test_a_value_that_verl_would_choke_on_is_refused(refused: Refuse, overrides:
             "actor_rollout_ref.actor.fsdp_config.reshard_after_foward",
             "did you mean actor_rollout_ref.actor.fsdp_config.reshard_after_forward?",
         ),
-        ("actor_rollout_ref.actor.fsdp_config.wrap_policy.min_params", "leave it out"),
+        (
+            "actor_rollout_ref.actor.fsdp_config.wrap_policy.min_params",
+            "did you mean actor_rollout_ref.actor.fsdp_config.wrap_policy.min_num_params?",
+        ),
+        ("actor_rolout_ref.actor.grad_clip", "did you mean actor_rollout_ref.actor.grad_clip?"),
+        ("actor_rollout_ref.actor.loss_agg_mod", "did you mean actor_rollout_ref.actor.loss_agg_mode?"),
+        ("actor_rollout_ref.actor", "it is a section of keys: they stand below it, indented"),
         ("critic.model.fsdp_config.param_ofload", "did you mean critic.model.fsdp_config.param_offload?"),
         ("actor_rollout_ref.param_offload", "did you mean actor_rollout_ref.actor.fsdp_config.param_offload?"),
         ("aktor.anything", "leave it out"),
@@ -270,6 +276,25 @@ def test_a_schedule_that_is_none_is_refused(refused: Refuse, overrides: list[str
 )
 def test_what_the_engine_cannot_do_at_once_is_refused(refused: Refuse, overrides: list[str], message: str) -> None:
     assert refused(*overrides) == [f"{message}  (override)"]
+
+
+@pytest.mark.parametrize(
+    ("key", "reason"),
+    [
+        (
+            "fsdp_config.use_orig_params=true",
+            "no run could go on from its checkpoints by trainer.trainer_strategy=fsdp",
+        ),
+        ("fsdp_config.fsdp_size=1", "each of the 4 ranks would train a model of its own: use -1, or fsdp2"),
+    ],
+)
+def test_what_fsdp_1_cannot_follow_is_refused(loaded: Load, refused: Refuse, key: str, reason: str) -> None:
+    ranks = "cluster.trainer_ranks=4"
+    (problem,) = refused(f"{ACTOR}{key}", "trainer.trainer_strategy=fsdp", ranks)
+    assert problem.startswith(f"{ACTOR}{key}: ")
+    assert reason in problem
+    loaded(f"{ACTOR}{key}", "trainer.trainer_strategy=fsdp2", ranks)
+    loaded(f"{ACTOR}fsdp_config.fsdp_size=2", "trainer.trainer_strategy=fsdp", ranks)
 
 
 def test_ranks_without_an_experience_are_noticed(loaded: Load) -> None:

@@ -13,6 +13,7 @@ from schemas.weights import WeightVersion
 from services.inference.weights import WeightsUnusable, verified
 from services.runtime.durable import committed
 from services.trainer import checkpoints
+from services.trainer.committing import CannotResume, sound_checkpoint
 from services.trainer.ledger import Ledger
 from services.trainer.weights import WeightsDirectory
 
@@ -142,6 +143,58 @@ def test_weights_are_added_to_a_checkpoint_that_is_there_and_its_other_files_sta
     assert checkpoints.leftovers(tmp_path) == []
 
 
+def _export_in_two_files(directory: Path) -> None:
+    for name in ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"):
+        (directory / name).write_text(name)
+    (directory / "model.safetensors.index.json").write_text("{}")
+
+
+def test_weights_whose_addition_was_killed_half_way_are_added_by_the_next_commit(tmp_path: Path) -> None:
+    found = checkpoints.commit(tmp_path, _of(1, 4, FIRST), _write)
+    place = found.directory / checkpoints.HUGGING_FACE
+    place.mkdir(parents=True)
+    _export_in_two_files(place)
+    (place / "model.safetensors.index.json").unlink()
+    (place / "model-00002-of-00002.safetensors").unlink()
+    assert not found.has_weights
+    checkpoints.commit(tmp_path, _of(1, 4, FIRST), _write, _export)
+    assert (found.has_weights, found.damage(is_thorough=True)) == (True, [])
+    assert sorted(path.name for path in place.iterdir()) == ["config.json", "model.safetensors"]
+    checkpoints.commit(tmp_path, _of(1, 4, FIRST), _write, lambda aside: pytest.fail("the weights are there already"))
+
+
+def test_a_kill_between_two_files_leaves_no_weights_that_count(tmp_path: Path) -> None:
+    found = checkpoints.commit(tmp_path, _of(1, 4, FIRST), _write)
+    kill = f"""
+import os, sys
+from pathlib import Path
+from schemas.state import Resumed
+from services.trainer import checkpoints
+from services.trainer.ledger import Ledger
+replace = Path.replace
+def killed_after(self, target):
+    replace(self, target)
+    if self.name.startswith("model-00001"):
+        os.kill(os.getpid(), 9)
+Path.replace = killed_after
+def export(directory):
+    for number in (1, 2):
+        (directory / f"model-0000{{number}}-of-00002.safetensors").write_text("weights")
+    (directory / "model.safetensors.index.json").write_text("{{}}")
+ledger = Ledger(step=4, incarnation=1, lineage=(Resumed(incarnation=1, step=0),))
+checkpoints.commit(Path({str(tmp_path)!r}), ledger, lambda aside: None, export)
+"""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    assert subprocess.run([sys.executable, "-c", kill], env=environment, check=False).returncode == -9
+    place = found.directory / checkpoints.HUGGING_FACE
+    assert [path.name for path in place.iterdir()] == ["model-00001-of-00002.safetensors"]
+    assert not found.has_weights
+    checkpoints.sweep(tmp_path)
+    checkpoints.commit(tmp_path, _of(1, 4, FIRST), _write, _export_in_two_files)
+    assert (found.has_weights, found.damage(is_thorough=True)) == (True, [])
+    assert len(list(place.iterdir())) == 3
+
+
 def _fails_after(write: checkpoints.Write) -> checkpoints.Write:
     def fail(directory: Path) -> None:
         write(directory)
@@ -218,6 +271,26 @@ def test_a_step_committed_twice_renews_its_ledger_and_keeps_its_model(tmp_path: 
     (found,) = checkpoints.checkpoints(tmp_path)
     assert found.ledger() == later
     assert found.damage(is_thorough=True) == []
+
+
+def test_a_run_goes_on_from_the_newest_checkpoint_whose_every_byte_is_as_it_was(tmp_path: Path) -> None:
+    first, second = (checkpoints.commit(tmp_path, _of(1, step, FIRST), _write) for step in (4, 8))
+    assert checkpoints.newest_sound(tmp_path) == second
+    (second.directory / "part").write_text("Xtate")
+    assert checkpoints.newest_sound(tmp_path) == first
+    (first.directory / "part").unlink()
+    assert checkpoints.newest_sound(tmp_path) is None
+
+
+def test_a_run_of_before_there_were_manifests_goes_on_and_no_other_begins_from_it(tmp_path: Path) -> None:
+    found = checkpoints.commit(tmp_path, _of(1, 4, FIRST), _write)
+    assert sound_checkpoint(str(found.directory)) == found.directory
+    (found.directory / checkpoints.MANIFEST_FILE).unlink()
+    assert checkpoints.newest_sound(tmp_path) == found
+    with pytest.raises(CannotResume, match=r"has no manifest\.json, so nothing says that its files are whole"):
+        sound_checkpoint(str(found.directory))
+    (found.directory / checkpoints.LEDGER_FILE).unlink()  # as veRL itself leaves one
+    assert sound_checkpoint(str(found.directory)) == found.directory
 
 
 def test_damage_is_named(tmp_path: Path) -> None:

@@ -19,12 +19,12 @@ from services.trainer.backends.verl_backend import VerlBackend
 from services.trainer.sharded import CheckpointUnreadable, Pieced, Shards, in_a_row, safely_loaded
 
 RANKS = Path(__file__).parent / "ranks" / "restored.py"
-MOVES = ("1 -> 2", "2 -> 1", "2 -> 2", "2 -> 3", "3 -> 2")
+MOVES = ("1 -> 2", "2 -> 1", "2 -> 2", "2 -> 3", "3 -> 2", "2x2 -> 2x2", "2x2 -> 3", "3 -> 2x2")
 
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, float | str]]:
-    """What three processes have found, and their files."""
+    """What four processes have found, and their files."""
     root = tmp_path_factory.mktemp("ranks")
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
     ended = subprocess.run(
@@ -37,11 +37,15 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, flo
 @pytest.mark.parametrize("version", ["FSDP1", "FSDP2"])
 def test_training_goes_on_alike_on_any_number_of_ranks(ranks, version: str) -> None:
     _, found = ranks
-    for count in (1, 2, 3):
+    for count in ("1", "2", "3", "2x2"):
         assert found[f"{version}: {count} straight on"] > 0.05
     for move in MOVES:
         assert found[f"{version}: {move}"] < 1e-7, move
-    assert found[f"{version}: 2 -> 2"] == 0.0
+    assert found[f"{version}: 2 -> 2"] == found[f"{version}: 2x2 -> 2x2"] == 0.0
+
+
+def test_moments_that_some_ranks_lack_are_refused_and_not_dropped(ranks) -> None:
+    assert "as FSDP 1 leaves them with fsdp_config.use_orig_params" in ranks[1]["original parameters"]
 
 
 def test_the_optimizer_of_the_other_fsdp_is_refused(ranks) -> None:

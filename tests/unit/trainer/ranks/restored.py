@@ -1,4 +1,5 @@
-"""Three processes that train a small model by FSDP, on one to three of them, and go on from each other's files.
+"""Four processes that train a small model by FSDP, on one to three of them or on all as two replicas of two, and go on
+from each other's files.
 
 Prints, as JSON, how far each lies from the one that never stopped.
 """
@@ -14,15 +15,15 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FullyShardedDataParallel as Fsdp1
-from torch.distributed.fsdp import ShardedStateDictConfig, StateDictType, fully_shard
+from torch.distributed.fsdp import ShardedStateDictConfig, ShardingStrategy, StateDictType, fully_shard
 from torch.distributed.tensor import DTensor
 
 from services.trainer.backends.port import CheckpointUnfit
 from services.trainer.backends.restoring import restore_model, restore_optimizer
 from services.trainer.sharded import Shards
 
-RANKS = 3
-MOVES = [(1, 2), (2, 1), (2, 2), (2, 3), (3, 2)]
+RANKS = 4
+MOVES = [("1", "2"), ("2", "1"), ("2", "2"), ("2", "3"), ("3", "2"), ("2x2", "2x2"), ("2x2", "3"), ("3", "2x2")]
 
 
 class Model(torch.nn.Module):
@@ -47,12 +48,17 @@ class Model(torch.nn.Module):
 class Training:
     """One model on the first `ranks` processes; all processes make it, those call it."""
 
-    def __init__(self, version: int, mesh: DeviceMesh, seed: int) -> None:
+    def __init__(self, version: int, mesh: DeviceMesh, seed: int, use_orig_params: bool = False) -> None:
         torch.manual_seed(seed)
         self.version, self.mesh = version, mesh
         model = Model()
         if version == 1:
-            wrapped = {"device_mesh": mesh, "device_id": torch.device("cpu"), "use_orig_params": False}
+            wrapped = {
+                "device_mesh": mesh,
+                "device_id": torch.device("cpu"),
+                "use_orig_params": use_orig_params,
+                "sharding_strategy": ShardingStrategy.HYBRID_SHARD if mesh.ndim > 1 else ShardingStrategy.FULL_SHARD,
+            }
             model.layers = torch.nn.ModuleList([Fsdp1(layer, **wrapped) for layer in model.layers])
             self.model: Any = Fsdp1(model, **wrapped)
         else:
@@ -76,20 +82,24 @@ class Training:
 
     def save(self, directory: Path) -> None:
         """By the names that veRL gives its files."""
-        rank, ranks = self.mesh.get_local_rank(), self.mesh.size()
+        rank, ranks = dist.get_rank(), self.mesh.size()
         directory.mkdir(parents=True, exist_ok=True)
         name = f"world_size_{ranks}_rank_{rank}.pt"
         with self.sharded():
             torch.save(self.model.state_dict(), directory / f"model_{name}")
             torch.save(self.optimizer.state_dict(), directory / f"optim_{name}")
         (directory / "fsdp_config.json").write_text(json.dumps({"FSDP_version": self.version, "world_size": ranks}))
-        dist.barrier(self.mesh.get_group())
+        dist.barrier(None if self.mesh.ndim > 1 else self.mesh.get_group())
+
+    def group(self) -> Any:
+        """As veRL's checkpoint manager has it."""
+        return self.model.process_group if self.version == 1 else None
 
     def restore(self, directory: Path) -> None:
         shards = Shards(directory)
         with self.sharded():
             restore_model(self.model, shards)
-        restore_optimizer(self.optimizer, shards, self.mesh.get_group())
+        restore_optimizer(self.optimizer, shards, self.group())
 
     def whole(self) -> dict[str, torch.Tensor]:
         with self.sharded():
@@ -103,10 +113,18 @@ def distance(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> fl
 
 def refusal(training: Training, directory: Path) -> str:
     try:
-        restore_optimizer(training.optimizer, Shards(directory), training.mesh.get_group())
+        restore_optimizer(training.optimizer, Shards(directory), training.group())
     except CheckpointUnfit as error:
         return str(error)
     return ""
+
+
+def refusal_of_orig_params(mesh: DeviceMesh, directory: Path) -> str:
+    """Each rank has moments of those parameters alone that it holds a part of."""
+    training = Training(1, mesh, seed=0, use_orig_params=True)
+    training.steps(1)
+    training.save(directory)
+    return refusal(training, directory)
 
 
 def straight_on(version: int, mesh: DeviceMesh, directory: Path) -> tuple[dict[str, torch.Tensor], float]:
@@ -128,24 +146,28 @@ def gone_on(version: int, mesh: DeviceMesh, directory: Path) -> dict[str, torch.
 
 def main(rank: int, root: str) -> None:
     dist.init_process_group("gloo", init_method=f"file://{root}/meeting", rank=rank, world_size=RANKS)
-    meshes = {ranks: DeviceMesh("cpu", list(range(ranks)), mesh_dim_names=("fsdp",)) for ranks in (1, 2, 3)}
+    meshes = {str(ranks): DeviceMesh("cpu", list(range(ranks)), mesh_dim_names=("fsdp",)) for ranks in (1, 2, 3)}
+    meshes["2x2"] = DeviceMesh("cpu", [[0, 1], [2, 3]], mesh_dim_names=("ddp", "fsdp"))
     found: dict[str, Any] = {}
     straight = {}
     for version in (1, 2):
         for ranks, mesh in meshes.items():
-            if rank < ranks:
+            if rank < mesh.size():
                 straight[ranks], moved = straight_on(version, mesh, Path(root, f"{version}.{ranks}"))
                 found[f"FSDP{version}: {ranks} straight on"] = moved
         dist.barrier()
         for source, target in MOVES:
-            if rank < target:
+            if rank < meshes[target].size():
                 restored = gone_on(version, meshes[target], Path(root, f"{version}.{source}"))
-                if rank < source:
+                if rank < meshes[source].size():
                     found[f"FSDP{version}: {source} -> {target}"] = distance(restored, straight[source])
         dist.barrier()
     if rank < 2:
         for version in (1, 2):
-            found[f"FSDP{version}: refusal"] = refusal(Training(version, meshes[2], 1), Path(root, f"{3 - version}.2"))
+            found[f"FSDP{version}: refusal"] = refusal(
+                Training(version, meshes["2"], 1), Path(root, f"{3 - version}.2")
+            )
+        found["original parameters"] = refusal_of_orig_params(meshes["2"], Path(root, "original"))
     if rank == 0:
         Path(root, "found.json").write_text(json.dumps(found))
     dist.barrier()
