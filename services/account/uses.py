@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from services.trainer.ledger import Ledger
 from services.trainer.pipeline.outcome import Experiences
 from services.trainer.pipeline.pipeline import Pipeline, oldest_version
-from services.trainer.reuse.pool import Pool, Pooled, drawn
+from services.trainer.reuse.pool import EMPTY, Pool, Pooled, drawn
 from services.trainer.reuse.record import Reuse
 
 
@@ -68,7 +68,7 @@ class Uses:
         """The open batch has made `step`; None: it made none."""
         rule = self._reuse.rule_at(step)
         if rule is None:
-            self._pool, self._held = Pool(), {}
+            self._pool, self._held, self._time = EMPTY, {}, EMPTY.time
         else:
             found = drawn(self._pool, rule, self._fresh, step, self._time)
             for group in found.reused:

@@ -4,6 +4,7 @@
 `k3 = r - 1 - log r`, of a token, or a response's sum, mean or largest.
 """
 
+import math
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Literal, cast
@@ -99,7 +100,9 @@ class RolloutCorrection(Section):
             _ordered("rollout_rs_threshold_lower", lower, upper)
             return Bound(RATIOS[option], 1 / lower, 1 / upper)
         if option.endswith("k1"):
-            return Bound(option, upper, 1 / upper if lower is None else lower)
+            lower = 1 / upper if lower is None else lower
+            _ordered("rollout_rs_threshold", lower, upper)
+            return Bound(option, upper, lower)
         if lower is not None:
             raise ValueError(f"rollout_rs_threshold={text} has two bounds, and {option} takes an upper one alone")
         return Bound(option, upper)
@@ -123,7 +126,7 @@ def _pair(key: str, given: float | str) -> tuple[float | None, float]:
         numbers = [float(part) for part in parts]
     except ValueError:
         numbers = []
-    if len(numbers) not in (1, 2) or min(numbers) <= 0:
+    if len(numbers) not in (1, 2) or not all(0 < number < math.inf for number in numbers):
         raise ValueError(f'{key}={given} is refused: give a number above 0, or two as in "0.5_2.0"')
     if len(numbers) == 1:
         return None, numbers[0]

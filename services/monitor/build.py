@@ -20,8 +20,9 @@ _WITHOUT_SERVER = ("offline", "disabled", "dryrun")
 
 
 def directory_of(config: RunConfig) -> Path:
-    """Where records that are files lie."""
-    return Path(config.monitor.cache_dir or config.run_dir / "monitor")
+    """Where records that are files lie: a directory of this run alone, since what is in it is written anew."""
+    elsewhere = config.monitor.cache_dir
+    return (Path(elsewhere) / config.project / config.name if elsewhere else config.run_dir) / "monitor"
 
 
 def _tensorboard(config: RunConfig, experiment: Experiment) -> Record:

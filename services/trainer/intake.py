@@ -170,23 +170,29 @@ class Intake:
         self._open.entries.append(Entry(sequence, ordinal, FILTERED + rule, experiences, 0, {rule: experiences}))
 
     def _accept(self, sequence: int, message: GroupSampled | TaskAbandoned) -> None:
-        ordinal = message.task.ordinal
-        self._pending.add([ordinal])
-        if self._reserve is not None:
-            self._reserve.hear(message)
         if isinstance(message, TaskAbandoned):
-            self._abandoned.add(ordinal)
-            self._open.entries.append(Entry(sequence, ordinal, ABANDONED, message.repeat_times))
-            self._open.owed += message.repeat_times
+            self._give_up(sequence, message)
         else:
-            self._abandoned.discard(ordinal)
-            self._gather(sequence, message)
+            passed = self._passed(sequence, message)  # first: what an operator cannot work on is not answered
+            self._hear(message)
+            self._abandoned.discard(message.task.ordinal)
+            self._gather(sequence, message, passed)
         if self._open.owed >= self._size:
             self._close(is_short=False)
 
-    def _gather(self, sequence: int, group: GroupSampled) -> None:
+    def _hear(self, message: GroupSampled | TaskAbandoned) -> None:
+        self._pending.add([message.task.ordinal])
+        if self._reserve is not None:
+            self._reserve.hear(message)
+
+    def _give_up(self, sequence: int, message: TaskAbandoned) -> None:
+        self._hear(message)
+        self._abandoned.add(message.task.ordinal)
+        self._open.entries.append(Entry(sequence, message.task.ordinal, ABANDONED, message.repeat_times))
+        self._open.owed += message.repeat_times
+
+    def _gather(self, sequence: int, group: GroupSampled, passed: Passed) -> None:
         """Take of a group what the pipeline leaves."""
-        passed = self._passed(sequence, group)
         self._open.entries.append(_entry(sequence, group.task.ordinal, passed))
         self._open.metrics.append(passed.metrics)
         if passed.kept:

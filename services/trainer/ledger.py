@@ -38,13 +38,6 @@ class Numbers:
             self.above.remove(self.floor)
             self.floor += 1
 
-    def skip_to(self, floor: int) -> None:
-        """Count everything below `floor` as present: sequences that the stream no longer holds."""
-        if floor > self.floor:
-            self.floor = floor
-            self.above = {number for number in self.above if number > floor}
-            self.add(())
-
     def as_json(self) -> dict[str, Any]:
         return {"floor": self.floor, "above": sorted(self.above)}
 

@@ -3,11 +3,15 @@
 from collections import Counter
 from collections.abc import Callable, Iterator
 
+from services.config.algorithms.choice import part_of
+from services.config.algorithms.parts import ADVANTAGES
 from services.config.errors import Problem
 from services.config.tree import RunConfig
 from services.rollout.config import REWARD_MODEL_WORKFLOW, TasksetConfig
 
 KEY = "explorer.auxiliary_models"
+TEACHER_WORKFLOWS = ("on_policy_distill_workflow", "on_policy_distill_math_workflow")
+"""The workflows of our own that ask a teacher for its log-probs."""
 
 
 def _models_can_be_found(config: RunConfig) -> Iterator[Problem]:
@@ -49,6 +53,31 @@ def _a_reward_model_is_there(config: RunConfig) -> Iterator[Problem]:
         )
 
 
+def _a_teacher_is_there(config: RunConfig) -> Iterator[Problem]:
+    if config.auxiliary_models or config.plugin_dirs or config.mode in ("train", "serve"):
+        return
+    for taskset in (*(config.tasksets if config.mode != "bench" else []), *config.eval_tasksets):
+        if _asks_a_teacher(taskset):
+            message = f"{taskset.default_workflow_type} of taskset {taskset.name} needs a teacher"
+            yield Problem(KEY, f"{message}: name a model with the policy's vocabulary under {KEY}")
+            return
+
+
+def _a_teacher_is_asked(config: RunConfig) -> Iterator[Problem]:
+    name = part_of(config, "advantage_fn")
+    part = ADVANTAGES.get(name)
+    if part is None or "teacher_logprob" not in part.reads:
+        return
+    if config.plugin_dirs or config.replay is not None or config.mode not in ("both", "explore", "colocate"):
+        return
+    for taskset in config.tasksets:
+        workflow = taskset.default_workflow_type or ""
+        if not (_asks_a_teacher(taskset) or "." in workflow or taskset.format.workflow_key):
+            told = f"algorithm.advantage_fn={name} reads a teacher's log-probs, which {workflow} of taskset"
+            message = f"{told} {taskset.name} does not give: use default_workflow_type={TEACHER_WORKFLOWS[0]}"
+            yield Problem("buffer.explorer_input", message)
+
+
 def who_asks_the_reward_model(config: RunConfig) -> Iterator[str]:
     """Notices: that it gives the rewards though nobody said so, or that nobody asks it.
 
@@ -81,6 +110,10 @@ def _names_workflows_by_row(config: RunConfig) -> bool:
     return any(taskset.format.workflow_key for taskset in (*config.tasksets, *config.eval_tasksets))
 
 
+def _asks_a_teacher(taskset: TasksetConfig) -> bool:
+    return (taskset.default_workflow_type or "").removeprefix("async_") in TEACHER_WORKFLOWS
+
+
 def _rewarded(config: RunConfig) -> Iterator[TasksetConfig]:
     """The tasksets whose rewards are a reward model's scores."""
     for taskset in (*config.tasksets, *config.eval_tasksets):
@@ -94,4 +127,6 @@ AUXILIARY_CHECKS: tuple[Callable[[RunConfig], Iterator[Problem]], ...] = (
     _engines_are_counted,
     _the_policy_generates,
     _a_reward_model_is_there,
+    _a_teacher_is_there,
+    _a_teacher_is_asked,
 )

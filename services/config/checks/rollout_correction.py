@@ -9,6 +9,7 @@ from services.config.rollout_correction import RATIOS, RolloutCorrection
 from services.config.tree import RunConfig
 
 SECTION = "algorithm.rollout_correction"
+DEFAULT_WEIGHT_BOUND = RolloutCorrection.model_fields["rollout_is_threshold"].default
 
 
 def _thresholds_are_possible(config: RunConfig) -> Iterator[Problem]:
@@ -31,6 +32,8 @@ def _what_is_set_has_an_effect(config: RunConfig) -> Iterator[Problem]:
     options = {part.strip() for part in (correction.rollout_rs or "").split(",")} - {""}
     if correction.rollout_is_batch_normalize and correction.rollout_is is None:
         yield _problem("rollout_is_batch_normalize", "=true has no weights to divide: set rollout_is")
+    if correction.rollout_is is None and correction.rollout_is_threshold != DEFAULT_WEIGHT_BOUND:
+        yield _problem("rollout_is_threshold", f"={correction.rollout_is_threshold} bounds nothing: set rollout_is")
     if correction.rollout_rs_threshold is not None and not options:
         yield _problem("rollout_rs_threshold", f"={correction.rollout_rs_threshold} bounds nothing: set rollout_rs")
     if correction.rollout_rs_threshold_lower is not None and not options & RATIOS.keys():
@@ -59,6 +62,19 @@ def _it_goes_with_the_loss(config: RunConfig) -> Iterator[Problem]:
         )
 
 
+def _weights_reach_the_loss(config: RunConfig) -> Iterator[Problem]:
+    """In `bypass_mode` a clipped loss has the weights in its ratio to the sampler, which some losses have not."""
+    correction, name = config.algorithm.rollout_correction, part_of(config, "policy_loss_fn")
+    part = POLICY_LOSSES.get(name)
+    if correction is None or correction.rollout_is is None or not correction.bypass_mode or part is None:
+        return
+    if correction.weights_count or "old_logprob" in part.reads or part.is_paired or config.experience_source == "rows":
+        return
+    advice = f"loss_type={REINFORCE}, or bypass_mode=false" if name == REINFORCE else "bypass_mode=false"
+    told = f"={correction.rollout_is} has no effect with bypass_mode=true and policy_loss_fn={name}, which has no ratio"
+    yield _problem("rollout_is", f"{told} to the sampler: set {advice}")
+
+
 def _the_forward_pass_is_asked_for_once(config: RunConfig) -> Iterator[Problem]:
     correction = config.algorithm.rollout_correction
     if correction is None or correction.bypass_mode != compares_with_own_logprobs(config):
@@ -76,5 +92,6 @@ ROLLOUT_CHECKS: tuple[Callable[[RunConfig], Iterator[Problem]], ...] = (
     _thresholds_are_possible,
     _what_is_set_has_an_effect,
     _it_goes_with_the_loss,
+    _weights_reach_the_loss,
     _the_forward_pass_is_asked_for_once,
 )

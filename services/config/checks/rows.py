@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Iterator
 
+from services.config.algorithms.choice import part_of
+from services.config.algorithms.parts import ADVANTAGES, POLICY_LOSSES
 from services.config.errors import Problem
 from services.config.rows import EXPERIENCES_OF_A_ROW, ROWS_ONLY, is_share
 from services.config.tree import RunConfig
@@ -51,6 +53,43 @@ def _rows_are_of_the_algorithm(config: RunConfig) -> Iterator[Problem]:
         yield Problem("algorithm.sample_strategy", f"{message}: leave it out")
 
 
+def _the_loss_is_of_the_rows(config: RunConfig) -> Iterator[Problem]:
+    name, schema = part_of(config, "policy_loss_fn"), config.row_schema
+    part, told = POLICY_LOSSES.get(name), f"algorithm.policy_loss_fn={name} learns from"
+    if config.experience_source != "rows" or part is None:
+        return
+    if part.learns_from_advantages:
+        message = f"{told} advantages, and rows of data have no rewards to make them of: leave it out"
+        yield Problem("algorithm.policy_loss_fn", message)
+    elif part.is_paired and schema != "dpo":
+        message = f"{told} pairs, and rows of {schema} are no pairs: leave it out, or set algorithm_type=dpo"
+        yield Problem("algorithm.policy_loss_fn", message)
+    elif schema == "dpo" and not part.is_paired:
+        message = f"{told} single answers, and rows of dpo are pairs: leave it out, or set algorithm_type=sft"
+        yield Problem("algorithm.policy_loss_fn", message)
+
+
+def _rows_have_no_advantages(config: RunConfig) -> Iterator[Problem]:
+    name = part_of(config, "advantage_fn")
+    if config.experience_source == "rows" and name != "none" and name in ADVANTAGES:
+        message = f"algorithm.advantage_fn={name}, and rows of data are learned from without advantages: leave it out"
+        yield Problem("algorithm.advantage_fn", message)
+
+
+def _the_loss_knows_experts(config: RunConfig) -> Iterator[Problem]:
+    name = part_of(config, "policy_loss_fn")
+    part = POLICY_LOSSES.get(name)
+    is_mixed = config.expert_batch_size > 0 and config.mode in TRAINING_MODES and config.experience_source != "rows"
+    if not is_mixed or part is None or "expert_mask" in part.reads:
+        return
+    key, told = "algorithm.sample_strategy", "algorithm.sample_strategy=mix adds expert rows, which"
+    if part.learns_from_advantages:
+        message = f"{told} have advantage 0, and policy_loss_fn={name} learns from advantages alone"
+        yield Problem(key, f"{message}: use policy_loss_fn=mix or mix_chord, or leave it out")
+    elif part.is_paired:
+        yield Problem(key, f"{told} are no pairs, and policy_loss_fn={name} learns from pairs: leave it out")
+
+
 def _expert_data_is_there(config: RunConfig) -> Iterator[Problem]:
     mixing = config.mixing
     if mixing is None or config.mode not in TRAINING_MODES:
@@ -89,6 +128,9 @@ ROW_CHECKS: tuple[Callable[[RunConfig], Iterator[Problem]], ...] = (
     _rows_are_given,
     _rows_can_be_found,
     _rows_are_of_the_algorithm,
+    _the_loss_is_of_the_rows,
+    _rows_have_no_advantages,
+    _the_loss_knows_experts,
     _expert_data_is_there,
     _expert_data_leaves_room,
 )

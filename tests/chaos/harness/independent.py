@@ -94,6 +94,7 @@ class IndependentReader:
         self._reading = asyncio.Lock()
         self._client: Any = None
         self._following: asyncio.Task[None] | None = None
+        self._is_over = False
         self.observed = Observed(run)
 
     async def start(self) -> None:
@@ -106,6 +107,7 @@ class IndependentReader:
         self._following = asyncio.create_task(self._follow())
 
     async def stop(self) -> None:
+        self._is_over = True  # the client may swallow a cancellation
         if self._following is not None:
             self._following.cancel()
             await asyncio.gather(self._following, return_exceptions=True)
@@ -174,7 +176,7 @@ class IndependentReader:
         return [body for body in found if body is not None]
 
     async def _follow(self) -> None:
-        while True:
+        while not self._is_over:
             with contextlib.suppress(*_PASSING):
                 await self.catch_up()
             await asyncio.sleep(_LOOK_S)

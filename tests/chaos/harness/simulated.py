@@ -8,11 +8,13 @@ import asyncio
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
 import numpy as np
 
+from bus.errors import PublishTimeout
 from bus.port import Bus, Delivery
 from bus.subjects import Stream
 from schemas.experiences import Experience, GroupSampled, TaskAbandoned
@@ -262,7 +264,7 @@ class SteppedExplorer:
             await delivery.nak()
             self.late.append(group)
         else:
-            await delivery.ack()
+            await _acknowledged(delivery)
 
     async def abandon(self, number: int) -> None:
         delivery = self.hands.pop(number % len(self.hands))
@@ -279,7 +281,7 @@ class SteppedExplorer:
                 retry=task.retry,
             )
         )
-        await delivery.ack()
+        await _acknowledged(delivery)
 
     async def die(self, weights: WeightVersion) -> None:
         """Everything in hand is delivered again; what was sampled meanwhile may still be published one day."""
@@ -323,6 +325,12 @@ class Sampler:
             token_versions=np.full(3, version, np.int32),
             reward=reward,
         )
+
+
+async def _acknowledged(delivery: Delivery) -> None:
+    """Where a machine is so slow that the lease has run out, there is no word: the task comes again."""
+    with suppress(PublishTimeout):
+        await delivery.ack()
 
 
 def _task(delivery: Delivery) -> TaskReleased:

@@ -31,7 +31,9 @@ class Stream:
         self.messages: list[Message | None] = []
         self.refused: set[int] = set()
 
-    def group(self, ordinal: int, version: int = 0, attempt: int = 1, is_refused: bool = False) -> "Stream":
+    def group(
+        self, ordinal: int, version: int = 0, attempt: int = 1, is_refused: bool = False, finished_at: float = 0.0
+    ) -> "Stream":
         experience = Experience(
             position=0,
             tokens=np.arange(5, dtype=np.int32),
@@ -44,7 +46,15 @@ class Stream:
         each = tuple(experience.model_copy(update={"position": position}) for position in range(GROUP))
         task = _identity(ordinal)
         self.messages.append(
-            GroupSampled(run=RUN, task=task, repeat_times=GROUP, explorer="e", experiences=each, attempt=attempt)
+            GroupSampled(
+                run=RUN,
+                task=task,
+                repeat_times=GROUP,
+                explorer="e",
+                experiences=each,
+                attempt=attempt,
+                finished_at=finished_at,
+            )
         )
         if is_refused:
             self.refused.add(len(self.messages))

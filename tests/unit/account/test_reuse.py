@@ -88,6 +88,17 @@ def test_a_pool_of_which_a_group_is_missing_is_named(made) -> None:
     assert any("not to be used again by the ledger" in line for line in made.account(ledgers).disagreements)
 
 
+def test_the_streams_time_begins_with_the_rule(stream) -> None:
+    made = stream()
+    for ordinal, finished_at in enumerate([0.0, 1000.0, 10.0, 20.0, 80.0, 81.0, 150.0, 151.0]):
+        made.group(ordinal, finished_at=finished_at)
+    ledgers = _trained(made, [None, replace(RULE, cooldown_s=60.0)])
+    account = made.account(ledgers[-1:])
+    assert ledgers[-1].reuse.pool.time == 151.0
+    assert account.is_sound, account.disagreements
+    assert account.tally.reused == 8
+
+
 def test_without_a_directory_the_trainers_word_for_reuse_is_taken(made, tmp_path) -> None:
     ledger = _trained(made, [RULE])[-1]
     said = TrainProgress(

@@ -4,17 +4,24 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 
 from services.config.algorithms.parts import PARTS, POLICY_LOSSES, Kind, known
 from services.config.algorithms.types import ALGORITHM_TYPES
 from services.config.availability import unavailable
-from services.config.checks.algorithm import ALGORITHM_CHECKS
+from services.config.checks.algorithm import ALGORITHM_CHECKS, CENTRED
 from services.config.derive import resolved
 from services.config.load import Loaded
 from services.config.tree import RunConfig
+from services.trainer.algorithms.advantages import GROUP, GroupAdvantage, advantage
 
 Load = Callable[..., Loaded]
 Refuse = Callable[..., list[str]]
+
+TAUGHT = (
+    "buffer.explorer_input.default_workflow_type=on_policy_distill_workflow",
+    "explorer.auxiliary_models=[{model_path: teacher}]",
+)
 
 
 def _algorithm(**algorithm: Any) -> Any:
@@ -194,8 +201,24 @@ def test_an_aggregation_may_be_given_in_either_place(given: dict[str, Any]) -> N
             "another",
         ),
         (
-            ["algorithm.algorithm_type=jsd", "algorithm.kl_penalty_fn=k1"],
+            [*TAUGHT, "algorithm.algorithm_type=jsd", "algorithm.kl_penalty_fn=k1"],
             "algorithm.kl_penalty_fn=k1 lowers rewards, which advantage_fn=jsd does not read: use kl_loss_fn=k1",
+        ),
+        (
+            ["algorithm.policy_loss_fn=pairwise_opmd", "algorithm.advantage_fn=reinforceplusplus"],
+            "algorithm.policy_loss_fn=pairwise_opmd needs advantages that add up to 0 in a group, and those of "
+            "advantage_fn=reinforceplusplus do not: use opmd, grpo, rloo or rec",
+        ),
+        (
+            ["algorithm.algorithm_type=pairwise_opmd", "algorithm.advantage_fn=asymre"],
+            "algorithm.policy_loss_fn=pairwise_opmd needs advantages that add up to 0 in a group, and those of "
+            "advantage_fn=asymre do not with baseline_shift=-0.1: use algorithm.advantage_fn_args.baseline_shift=0",
+        ),
+        (
+            ["algorithm.algorithm_type=pairwise_opmd", "algorithm.advantage_fn_args={opmd_baseline: logavgexp}"],
+            "algorithm.policy_loss_fn=pairwise_opmd needs advantages that add up to 0 in a group, and those of "
+            "advantage_fn=opmd do not with opmd_baseline=logavgexp: use "
+            "algorithm.advantage_fn_args.opmd_baseline=mean",
         ),
     ],
 )
@@ -216,7 +239,38 @@ def test_parts_that_do_not_go_together_are_refused_with_the_reason(
         ["algorithm.policy_loss_fn=dpo", "algorithm.repeat_times=2", "algorithm.advantage_fn=none"],
         ["algorithm.policy_loss_fn_args=null", "algorithm.entropy_loss_fn_args={entropy_coef: 0}"],
         ["algorithm.algorithm_type=ppo", "algorithm.advantage_fn=grpo"],
+        ["algorithm.algorithm_type=pairwise_opmd"],
+        ["algorithm.policy_loss_fn=pairwise_opmd"],
+        ["algorithm.policy_loss_fn=pairwise_opmd", "algorithm.advantage_fn=rec"],
+        [
+            "algorithm.algorithm_type=pairwise_opmd",
+            "algorithm.advantage_fn=asymre",
+            "algorithm.advantage_fn_args={baseline_shift: 0}",
+        ],
+        ["algorithm.policy_loss_fn=opmd", "algorithm.advantage_fn=reinforceplusplus"],
     ],
 )
 def test_parts_that_go_together_are_accepted(loaded: Load, overrides: list[str]) -> None:
     assert loaded(*overrides).config.algorithm.policy_loss_fn is not None
+
+
+@pytest.mark.parametrize("name", GROUP)
+def test_the_advantages_that_are_taken_for_centred_add_up_to_0_in_a_group(name: str) -> None:
+    rewards_P_G = torch.tensor([[0.0, 1.0, 0.3, 2.0, torch.nan], [1.0, 0.1, 0.0, 0.0, 0.2], [1.0, 1.0, 1.0, 1.0, 1.0]])
+
+    def sums(**given: Any) -> torch.Tensor:
+        found = advantage(name, **given)
+        assert isinstance(found, GroupAdvantage)
+        return found(rewards_P_G).nansum(-1)
+
+    if name not in CENTRED:
+        assert name == "none" or (sums().abs() > 0.1).any()
+        return
+    assert torch.allclose(sums(**CENTRED[name]), torch.zeros(3), atol=1e-5)
+    others: dict[str, dict[str, Any]] = {
+        "opmd_baseline": {"opmd_baseline": "logavgexp"},
+        "baseline_shift": {"baseline_shift": 0.2},
+    }
+    assert all((sums(**others[key]).abs() > 0.01).any() for key in CENTRED[name])
+    if name == "rec":
+        assert torch.allclose(sums(drop="balance", std_normalize=True), torch.zeros(3), atol=1e-5)

@@ -7,11 +7,16 @@ from pathlib import Path
 import pytest
 
 from services.config.availability import unavailable
+from services.config.checks.auxiliary import TEACHER_WORKFLOWS
 from services.config.checks.general import violations
 from services.config.load import Loaded, load
+from services.rollout.distillation import OnPolicyDistillWorkflow
+from services.rollout.workflows import WORKFLOWS
 
 Load = Callable[..., Loaded]
 KEY = "explorer.auxiliary_models"
+WORKFLOW = "buffer.explorer_input.default_workflow_type"
+TEACHER = f"{KEY}=[{{model_path: teacher, runner: generate}}]"
 
 
 @pytest.mark.parametrize(
@@ -107,3 +112,46 @@ def test_the_policy_is_no_classifier_and_a_score_needs_one(refused: Callable[...
     assert "the policy generates text" in said
     (said,) = refused("buffer.explorer_input.default_workflow_type=reward_model_workflow")
     assert "reward_model_workflow of taskset sums needs a reward model" in said
+
+
+@pytest.mark.parametrize("workflow", [*TEACHER_WORKFLOWS, "async_on_policy_distill_workflow"])
+@pytest.mark.parametrize("name", ["on_policy_distill", "jsd"])
+def test_distillation_needs_a_teacher_and_a_workflow_that_asks_it(
+    loaded: Load, refused: Callable[..., list[str]], name: str, workflow: str
+) -> None:
+    distilled = f"algorithm.algorithm_type={name}"
+    assert loaded(distilled, f"{WORKFLOW}={workflow}", TEACHER).config.auxiliary_models
+    (said,) = refused(distilled, f"{WORKFLOW}={workflow}")
+    assert said.startswith(f"{workflow} of taskset sums needs a teacher: name a model with the policy's vocabulary")
+    (said,) = refused(distilled, f"{WORKFLOW}=math_workflow", TEACHER)
+    assert said.startswith(
+        f"algorithm.advantage_fn={name} reads a teacher's log-probs, which math_workflow of taskset sums does not "
+        "give: use default_workflow_type=on_policy_distill_workflow"
+    )
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        [f"{WORKFLOW}=own.module.Workflow"],
+        ["plugin_dirs=[own]", f"{WORKFLOW}=my_workflow"],
+        ["buffer.explorer_input.taskset.format={workflow_key: workflow}"],
+        [f"{WORKFLOW}=on_policy_distill_workflow", "buffer.explorer_input.eval_tasksets=[{name: e, path: e.jsonl}]"],
+        ["mode=train"],
+    ],
+)
+def test_a_workflow_that_may_ask_a_teacher_is_left_alone(loaded: Load, overrides: list[str]) -> None:
+    assert loaded("algorithm.algorithm_type=on_policy_distill", TEACHER, *overrides).config.tasksets
+
+
+def test_a_teacher_is_needed_by_every_taskset_that_is_run(loaded: Load, refused: Callable[..., list[str]]) -> None:
+    evaluated = "buffer.explorer_input.eval_tasksets=[{name: e, path: e.jsonl, default_workflow_type: %s}]"
+    (said,) = refused(evaluated % "on_policy_distill_workflow")
+    assert said.startswith("on_policy_distill_workflow of taskset e needs a teacher")
+    given = ("mode=bench", f"{WORKFLOW}=on_policy_distill_workflow", evaluated % "math_workflow")
+    assert loaded(*given).config.auxiliary_models == []
+
+
+def test_the_workflows_that_ask_a_teacher_are_those_of_distillation() -> None:
+    made = {name for name, workflow in WORKFLOWS.items() if isinstance(workflow(), OnPolicyDistillWorkflow)}
+    assert made == set(TEACHER_WORKFLOWS)

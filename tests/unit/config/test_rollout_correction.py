@@ -86,6 +86,14 @@ def test_bounds_are_read_as_verl_reads_them(given: dict[str, object], bounds: tu
             f"{KEY}.rollout_is_threshold: the lower bound 3.0 is above the upper one 2.0",
         ),
         (
+            {"rollout_is": "token", "rollout_is_threshold": "0.5_nan"},
+            f'{KEY}.rollout_is_threshold=0.5_nan is refused: give a number above 0, or two as in "0.5_2.0"',
+        ),
+        (
+            {"rollout_rs": "token_k1", "rollout_rs_threshold": 0.5},
+            f"{KEY}.rollout_rs_threshold: the lower bound 2.0 is above the upper one 0.5",
+        ),
+        (
             {"rollout_rs": "seq_mean_k4", "rollout_rs_threshold": 1},
             f"{KEY}.rollout_rs=seq_mean_k4 is not known: did you mean seq_mean_k3? "
             f"use one of {', '.join(OPTIONS)}, token, sequence, geometric",
@@ -100,6 +108,7 @@ def test_bounds_are_read_as_verl_reads_them(given: dict[str, object], bounds: tu
             f"{KEY}.rollout_rs_threshold=0.5_2.0 has two bounds, and token_k3 takes an upper one alone",
         ),
         ({"rollout_rs_threshold": 2.0}, f"{KEY}.rollout_rs_threshold=2.0 bounds nothing: set rollout_rs"),
+        ({"rollout_is_threshold": 3.0}, f"{KEY}.rollout_is_threshold=3.0 bounds nothing: set rollout_is"),
         (
             {"rollout_rs": "token_k1", "rollout_rs_threshold": 2, "rollout_rs_threshold_lower": 0.4},
             f"{KEY}.rollout_rs_threshold_lower=0.4 is a bound of token, sequence, geometric: "
@@ -145,9 +154,33 @@ def test_what_cannot_be_corrected_for_is_refused(refused: Refuse, given: dict[st
             f"algorithm.bypass_old_logprobs=false and {KEY}.bypass_mode=true contradict each other: "
             "leave algorithm.bypass_old_logprobs out",
         ),
+        (
+            ["algorithm.policy_loss_fn=opmd", _set(bypass_mode="true", rollout_is="token")],
+            f"{KEY}.rollout_is=token has no effect with bypass_mode=true and policy_loss_fn=opmd, which has no ratio "
+            "to the sampler: set bypass_mode=false",
+        ),
+        (
+            ["algorithm.policy_loss_fn=reinforce", _set(bypass_mode="true", rollout_is="sequence")],
+            f"{KEY}.rollout_is=sequence has no effect with bypass_mode=true and policy_loss_fn=reinforce, which has no "
+            "ratio to the sampler: set loss_type=reinforce, or bypass_mode=false",
+        ),
     ],
 )
 def test_a_correction_that_contradicts_the_algorithm_is_refused(
     refused: Refuse, overrides: list[str], message: str
 ) -> None:
     assert refused(*overrides) == [f"{message}  (override)"]
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["algorithm.policy_loss_fn=opmd", _set(rollout_is="token")],
+        ["algorithm.policy_loss_fn=opmd", _set(bypass_mode="true", rollout_rs="token_k2", rollout_rs_threshold=1)],
+        ["algorithm.policy_loss_fn=reinforce", _set(bypass_mode="true", rollout_is="token", loss_type="reinforce")],
+        ["algorithm.algorithm_type=cispo", _set(bypass_mode="true", rollout_is="token")],
+        [_set(rollout_is="token", rollout_is_threshold=3.0)],
+    ],
+)
+def test_weights_that_reach_the_loss_are_accepted(loaded: Load, overrides: list[str]) -> None:
+    assert loaded(*overrides).config.algorithm.rollout_correction is not None

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
+from services.config.algorithms.parts import POLICY_LOSSES
 from services.config.load import Loaded
 from services.config.rows import Mixing
 from services.synchronizer.plan import pace_of
@@ -110,6 +111,30 @@ def test_other_modes_keep_their_own_stream(loaded: Load) -> None:
             "algorithm.sample_strategy=mix adds rows to sampled experiences, and sft here has only rows: leave it out",
         ),
         (
+            ["algorithm.policy_loss_fn=ppo"],
+            "algorithm.policy_loss_fn=ppo learns from advantages, and rows of data have no rewards to make them of: "
+            "leave it out",
+        ),
+        (
+            ["algorithm.algorithm_type=dpo", "algorithm.policy_loss_fn=ppo", "algorithm.advantage_fn=grpo"],
+            "algorithm.policy_loss_fn=ppo learns from advantages, and rows of data have no rewards to make them of: "
+            "leave it out",
+        ),
+        (
+            ["algorithm.policy_loss_fn=dpo"],
+            "algorithm.policy_loss_fn=dpo learns from pairs, and rows of sft are no pairs: leave it out, or set "
+            "algorithm_type=dpo",
+        ),
+        (
+            ["algorithm.algorithm_type=dpo", "algorithm.policy_loss_fn=sft"],
+            "algorithm.policy_loss_fn=sft learns from single answers, and rows of dpo are pairs: leave it out, or set "
+            "algorithm_type=sft",
+        ),
+        (
+            ["algorithm.advantage_fn=remax"],
+            "algorithm.advantage_fn=remax, and rows of data are learned from without advantages: leave it out",
+        ),
+        (
             ["bus.credentials=somewhere"],
             "bus.credentials is for a bus that is there, and without bus.url the launcher starts a bus of its own",
         ),
@@ -119,6 +144,26 @@ def test_a_contradiction_on_rows_is_refused_with_what_to_change(
     refused: Refused, overrides: list[str], message: str
 ) -> None:
     assert any(problem.startswith(message) for problem in refused(*overrides, text=OFFLINE))
+
+
+@pytest.mark.parametrize("loss", [name for name, part in POLICY_LOSSES.items() if part.learns_from_advantages])
+@pytest.mark.parametrize("advantage", ["none", "grpo", "ppo"])
+def test_a_loss_that_learns_from_advantages_is_refused_on_rows_and_none_of_them_is_asked_for(
+    refused: Refused, loss: str, advantage: str
+) -> None:
+    told = refused(f"algorithm.policy_loss_fn={loss}", f"algorithm.advantage_fn={advantage}", text=OFFLINE)
+    keys = [problem.partition(" ")[0].rstrip(",").partition("=")[0] for problem in told]
+    assert keys == ["algorithm.policy_loss_fn", "algorithm.advantage_fn"][: 1 if advantage == "none" else 2]
+
+
+@pytest.mark.parametrize(
+    ("name", "loss"), [("sft", "sft_is"), ("cpt", "sft_phi"), ("raft", "sft"), ("dpo", "dpo"), ("cpt", "sft")]
+)
+def test_a_loss_of_single_answers_or_of_pairs_learns_from_rows_that_have_them(
+    loaded: Load, name: str, loss: str
+) -> None:
+    config = loaded(f"algorithm.algorithm_type={name}", f"algorithm.policy_loss_fn={loss}", text=OFFLINE).config
+    assert (config.experience_source, config.algorithm.policy_loss_fn) == ("rows", loss)
 
 
 def test_a_batch_of_tasks_makes_a_step_with_the_expert_rows_beside_it(loaded: Load) -> None:
@@ -163,11 +208,39 @@ def test_a_given_step_is_divided_by_the_ratio(loaded: Load) -> None:
             "algorithm.sample_strategy_args.expert_data_ratio=0.9 of train_batch_size=8 are 8 expert rows, which leave "
             "none for sampled experiences: use a smaller ratio, or a larger batch",
         ),
+        (
+            ["algorithm.policy_loss_fn=ppo"],
+            "algorithm.sample_strategy=mix adds expert rows, which have advantage 0, and policy_loss_fn=ppo learns "
+            "from advantages alone: use policy_loss_fn=mix or mix_chord, or leave it out",
+        ),
+        (
+            ["algorithm.algorithm_type=pairwise_opmd", "algorithm.sample_strategy=mix"],
+            "algorithm.sample_strategy=mix adds expert rows, which have advantage 0, and policy_loss_fn=pairwise_opmd "
+            "learns from advantages alone: use policy_loss_fn=mix or mix_chord, or leave it out",
+        ),
+        (
+            ["algorithm.policy_loss_fn=dpo", "algorithm.repeat_times=2"],
+            "algorithm.sample_strategy=mix adds expert rows, which are no pairs, and policy_loss_fn=dpo learns from "
+            "pairs: leave it out",
+        ),
     ],
 )
 def test_expert_rows_that_do_not_fit_are_refused(refused: Refused, overrides: list[str], message: str) -> None:
     problems = refused(*overrides, text=MIXED)
     assert any(problem.startswith(message) for problem in problems), problems
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["algorithm.policy_loss_fn=mix_chord"],
+        ["algorithm.algorithm_type=ppo", "algorithm.policy_loss_fn=mix", "algorithm.sample_strategy=mix"],
+        ["algorithm.algorithm_type=raft", "algorithm.sample_strategy=mix"],
+        ["algorithm.policy_loss_fn=ppo", "algorithm.sample_strategy_args.expert_data_ratio=0"],
+    ],
+)
+def test_expert_rows_that_are_learned_from_or_that_are_none_are_accepted(loaded: Load, overrides: list[str]) -> None:
+    assert loaded(*overrides, text=MIXED).config.mixing is not None
 
 
 @pytest.mark.parametrize("ratio", [0.0, 0.1, 0.2, 0.3, 1 / 3, 0.5, 0.7, 0.95])

@@ -8,7 +8,6 @@ import pytest
 from services.cli.options import available
 from services.config.availability import unavailable
 from services.config.load import Loaded, load
-from services.config.tree import RunConfig
 from services.launcher.plans import plans
 from services.launcher.preflight import problems
 
@@ -55,8 +54,9 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     return {"model": str(model), "data": str(data), "file": str(data / "train.jsonl"), "root": str(tmp_path / "runs")}
 
 
-def _data(config: RunConfig, mine: dict[str, str]) -> dict[str, str]:
+def _data(loaded: Loaded, mine: dict[str, str]) -> dict[str, str]:
     """The keys that name data: tasks in a directory, or in a file where a subset is named; rows in a file."""
+    config = loaded.given
     source, given, found = config.buffer.explorer_input, config.buffer.trainer_input, {}
     places = {
         "buffer.explorer_input.taskset": [source.taskset] if source.taskset else [],
@@ -67,29 +67,30 @@ def _data(config: RunConfig, mine: dict[str, str]) -> dict[str, str]:
         for number, taskset in enumerate(tasksets):
             if taskset.storage_type == "file":
                 found[f"{key.format(number)}.path"] = mine["file" if taskset.subset_name else "data"]
-    if given.experience_buffer and given.experience_buffer.storage_type == "file":
-        found["buffer.trainer_input.experience_buffer.path"] = mine["file"]
+    for number, stage in enumerate(loaded.stages or (loaded,)):
+        rows = stage.given.buffer.trainer_input.experience_buffer
+        if rows and rows.storage_type == "file":
+            whole = f"stages[{number}]." if loaded.stages else ""
+            found[f"{whole}buffer.trainer_input.experience_buffer.path"] = mine["file"]
     for name in given.auxiliary_buffers:
         found[f"buffer.trainer_input.auxiliary_buffers.{name}.path"] = mine["file"]
-    for number, stage in enumerate(config.stages):
-        if stage.buffer and stage.buffer.trainer_input.experience_buffer:
-            found[f"stages[{number}].buffer.trainer_input.experience_buffer.path"] = mine["file"]
     return found
 
 
-def _overrides(config: RunConfig, mine: dict[str, str]) -> list[str]:
+def _overrides(loaded: Loaded, mine: dict[str, str]) -> list[str]:
     """Paths of models and data; on the CPU, the numbers of GPUs."""
+    config = loaded.given
     models = {f"explorer.auxiliary_models[{each}].model_path" for each in range(len(config.explorer.auxiliary_models))}
     models |= {"model.critic_model_path"} if config.model.critic_model_path else set()
     found = dict.fromkeys({"model.model_path", *models}, mine["model"])
-    found |= _data(config, mine) | {"checkpoint_root_dir": mine["root"]}
+    found |= _data(loaded, mine) | {"checkpoint_root_dir": mine["root"]}
     if config.cluster.gpu_per_node:
         found |= {"cluster.gpu_per_node": "0", "explorer.rollout_model.tensor_parallel_size": "1"}
     return [f"{key}={value}" for key, value in found.items()]
 
 
 def _mine(name: str, mine: dict[str, str]) -> Loaded:
-    return load(FILES[name], _overrides(load(FILES[name]).given, mine))
+    return load(FILES[name], _overrides(load(FILES[name]), mine))
 
 
 @pytest.mark.parametrize("name", sorted(set(FILES) - set(NOT_YET)))

@@ -9,7 +9,7 @@ import pytest
 
 from services.config.tree import RunConfig
 from services.launcher.preflight import problems
-from services.monitor.build import EXTRAS, RECORDS, fault
+from services.monitor.build import EXTRAS, RECORDS, directory_of, fault
 
 KEY = "k" * 40
 
@@ -20,6 +20,15 @@ def _config(kind: str, run_mode: str = "both", /, **arguments: Any) -> RunConfig
 
 def test_every_record_has_an_extra_that_installs_it() -> None:
     assert set(RECORDS) == set(EXTRAS)
+
+
+def test_two_runs_with_one_cache_dir_have_directories_of_their_own() -> None:
+    first, second = (
+        RunConfig.model_validate({"project": "maths", "name": name, "monitor": {"cache_dir": "/cache"}})
+        for name in ("first", "second")
+    )
+    assert directory_of(first) == Path("/cache/maths/first/monitor")
+    assert directory_of(second) == Path("/cache/maths/second/monitor")
 
 
 @pytest.mark.parametrize("kind", RECORDS)

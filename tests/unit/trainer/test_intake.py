@@ -1,10 +1,13 @@
 """Batches are a function of the stream's order and the ledger; nothing is trained twice, nothing stalls."""
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from services.trainer.intake import Intake
 from services.trainer.ledger import Ledger
+from services.trainer.pipeline.outcome import Experiences, OperatorFailed, Outcome
+from services.trainer.pipeline.pipeline import Pipeline, Stage
 
 RUN = "tests/trainer"
 
@@ -42,6 +45,16 @@ def test_an_answer_that_comes_again_after_its_step_is_a_duplicate(group) -> None
     resumed.offer(3, group(1))
     batch = resumed.take()
     assert [(entry.sequence, entry.fate) for entry in batch.entries] == [(2, "duplicate"), (3, "trained")]
+
+
+def test_what_an_operator_cannot_work_on_is_not_answered(group) -> None:
+    def picky(experiences: Experiences) -> Outcome:
+        raise KeyError("quality")
+
+    intake = Intake(Ledger(), 8, RUN, pipeline=Pipeline((Stage("picky", picky),)))
+    with pytest.raises(OperatorFailed, match=r"operator 'picky' raises KeyError: 'quality' .*sequence 1 of"):
+        intake.offer(1, group(0))
+    assert (len(intake.answered), intake.gathered) == (0, 0)
 
 
 def test_an_abandoned_task_counts_for_what_it_owed(group, abandoned) -> None:
