@@ -49,7 +49,6 @@ class Committer:
         self._keep = config.trainer.max_checkpoints_to_keep
         self._rule = retention(config.buffer.retain, config.bus.max_experience_bytes)
         self._frees = config.experience_source == "stream"
-        self._uses_again = config.may_reuse
         self._has_stores = bool(named(config))
         self._covered = 0
         self.step = 0
@@ -64,8 +63,7 @@ class Committer:
         await asyncio.to_thread(checkpoints.sweep, self._run_dir)
         found = await asyncio.to_thread(self._newest)
         if found is not None and self._frees:
-            state = await self._bus.state(Stream.EXPERIENCES)
-            assert_whole(found.ledger, found.directory, state, uses_again=self._uses_again)
+            assert_whole(found.ledger, found.directory, await self._bus.state(Stream.EXPERIENCES))
         resumed = found or self._beginning()
         self.step = resumed.ledger.step if found else 0
         self._covered = resumed.ledger.needed if found else 0
